@@ -31,6 +31,10 @@ _LONGEST_SLEEP = 0.2 if sys.platform == "win32" else 1.0
 """Seconds for which who waits for a SignalEvent may oversleep a signal; see there."""
 
 
+class EndsThread(BaseException):
+    """Base of what a runtime raises in a thread to end it: no code but the runtime's own may catch it."""
+
+
 class Lock(Protocol):
     """A mutex, not reentrant."""
 
@@ -62,13 +66,12 @@ class Task(Protocol):
 class Coroutines:
     """The place of the one event loop of a process, which `pykcl.handlers.loop` alone fills.
 
-    new_loop: makes a loop that waits through the runtime; None: one of asyncio's own does. users: how many need it.
+    new_loop: makes a loop that waits through the runtime; None: one of asyncio's own does.
     """
 
     def __init__(self, lock: Lock, new_loop: Callable[[], Any] | None = None) -> None:
         self.lock, self.new_loop = lock, new_loop
         self.loop: Any = None
-        self.users = 0
 
 
 class Runtime(Protocol):

@@ -28,7 +28,9 @@ from pykcl.processor import (
     RecordProcessor,
     StoppedAt,
 )
+from pykcl.runtime import EndsThread
 from pykcl.worker.processor_factory import ASYNC, must_have_run, why_it_runs_nothing
+from pykcl.worker.signals import OwnProcess
 
 _MADE = "__pykcl_processor__"
 """Attribute of a function that an App has: itself, and the factory of its processors."""
@@ -454,17 +456,24 @@ class FunctionProcessor(RecordProcessor):
             self.call_all(batch)
 
     def _call_with_each(self, batch: Batch) -> None:
-        call_one = self.call_one
+        call_one, own_process = self.call_one, OwnProcess()
         for record in batch.records:
             try:
                 returned = call_one(record, batch)
                 if returned is not None:
                     must_have_run(self.handler_name, returned)
-            except (RestartShard, TableGone, NotAProcessor):
+            except (RestartShard, TableGone, NotAProcessor, EndsThread):
                 raise
-            except (Exception, SystemExit, KeyboardInterrupt) as error:
+            except BaseException as error:
+                # Of any kind, asyncio.CancelledError say: else the whole batch would have failed, and it might be given
+                # up with records that the function was never called with.
+                if not own_process.is_this:
+                    raise
                 self.failed((record,))
                 raise StoppedAt(record, error) from error
+            if not own_process.is_this:
+                # Forked by the function, which has returned there, too: whoever called this ends the process.
+                return
 
     # -- a `pykcl.handlers.lanes.Caller` -----------------------------------------------------------------------
 

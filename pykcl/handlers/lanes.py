@@ -7,14 +7,15 @@ once all lanes have ended.
 
 from __future__ import annotations
 
+import functools
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 from zlib import crc32
 
-from pykcl.errors import ConfigError, NotAProcessor, RestartShard, TableGone
+from pykcl.errors import ConfigError, NotAProcessor, RestartShard, TableGone, TemporaryError
 from pykcl.events import Event, EventLoopBlocked
 from pykcl.model.record import Key, Record, keys_of
 from pykcl.processor import (
@@ -86,9 +87,12 @@ class Settles(Protocol):
     def settle(self, key: Key, /) -> object: ...
     def halt(self) -> None: ...
     def failed(self) -> None: ...
+    def is_here(self) -> bool: ...
     def run(self, body: Callable[[], None]) -> None: ...
+    def alone_leaves(self) -> AbstractContextManager[None]: ...
     def wake(self) -> None: ...
     def emit(self, event: Event) -> None: ...
+    def show(self, standing: Callable[[], Standing | None] | None) -> None: ...
     def wait(
         self,
         is_over: Callable[[], bool],
@@ -102,11 +106,15 @@ _FATAL = (RestartShard, TableGone, NotAProcessor)
 """Errors that are about no record: the whole batch ends with them."""
 
 
+Standing = tuple[str, tuple[str, ...]]
+"""Where a call stands: the name of its thread, and its stack as in `Runtime.stack`."""
+
+
 class Lane:
     """The records of some partition keys. Used by one thread at a time.
 
     places: of the records in the batch. reached: the greatest place that it has begun, or is about to. done: how many
-    of them are settled. stop: the call that failed. error: what ends the whole batch.
+    of them are settled. stop: the call that failed. error: what ends the whole batch. standing: see Standing.
     """
 
     def __init__(self, caller: Caller, records: list[Record], places: list[int]) -> None:
@@ -115,6 +123,7 @@ class Lane:
         self.done = 0
         self.stop: LaneStop | None = None
         self.error: BaseException | None = None
+        self.standing: Callable[[], Standing] | None = None
 
 
 class Round:
@@ -137,6 +146,31 @@ class Round:
         if self.is_over:
             self._settling.wake()
 
+    def begin(self, lane: Lane, how: Callable[[], Callable[[], Standing]]) -> None:
+        """Start a lane by `how`, which returns what tells where it stands; note an error of that."""
+        try:
+            lane.standing = how()
+        except self._settling.runtime.ends_threads_by:
+            raise
+        except Exception as error:  # noqa: BLE001 - no thread is left, say
+            # Not raised: 1) the lanes before it run; 2) the batch would count as failed; 3) it is delivered again, and
+            # other lanes would have the same keys beside those.
+            unknown = TemporaryError(f"a lane could not be started: {error}")
+            unknown.__cause__ = error
+            lane.stop = LaneStop(tuple(lane.records[:1] if lane.caller.takes_each else lane.records), unknown)
+            self.ended(lane)
+
+    def standing(self) -> Standing | None:
+        """Return where the lane stands that holds up the checkpoint; None if none does. Called by another thread."""
+        ended = set(map(id, self._ended))
+        open_lanes = [
+            lane
+            for lane in self.lanes
+            if id(lane) not in ended and lane.standing and lane.done < len(lane.places)
+        ]
+        first = min(open_lanes, key=lambda lane: lane.places[lane.done], default=None)
+        return None if first is None or first.standing is None else first.standing()
+
     def run(self, lane: Lane) -> None:
         """Run a lane in this thread."""
         try:
@@ -156,14 +190,15 @@ class Round:
     async def work(self, lane: Lane) -> None:
         """Run a lane in this task."""
         calls, name = self._calls(lane), lane.caller.handler_name
-        for returned in calls:
-            try:
-                result = await returned
-                if result is not None:
-                    must_have_run(name, result)
-            except BaseException as error:  # noqa: BLE001 - user code may raise anything
-                with suppress(StopIteration):
-                    calls.throw(error)
+        with self._settling.alone_leaves():
+            for returned in calls:
+                try:
+                    result = await returned
+                    if result is not None:
+                        must_have_run(name, result)
+                except BaseException as error:  # noqa: BLE001 - user code may raise anything
+                    with suppress(StopIteration):
+                        calls.throw(error)
 
     def _calls(self, lane: Lane) -> Generator[Any, None, None]:
         """Call the handler for one record, or some records, after the other, and settle them.
@@ -172,7 +207,7 @@ class Round:
         """
         settling, caller, batch = self._settling, lane.caller, self._batch
         settle, takes_each = settling.settle, caller.takes_each
-        ends: tuple[type[BaseException], ...] = (*settling.runtime.ends_threads_by, GeneratorExit)
+        ends = settling.runtime.ends_threads_by
         parts: Iterator[Sequence[Record]] = iter(
             ((r,) for r in lane.records) if takes_each else self._parts(lane)
         )
@@ -193,9 +228,15 @@ class Round:
                 lane.error = error
                 settling.halt()
                 return
-            except BaseException as error:  # noqa: BLE001 - user code may raise anything; it is reported
+            except BaseException as error:  # user code may raise anything; it is reported
+                if not settling.is_here():
+                    raise
                 if not self.is_cancelled:
                     self._stop(lane, part, error)
+                return
+            if not settling.is_here():
+                # A process that the handler has forked: to settle it may wait for a lock for ever that another thread
+                # had at the fork, and the lane would go on here, too. It ends where it leaves the lane.
                 return
             for record in part:
                 settle((record.sequence_number, record.sub_sequence_number))
@@ -207,15 +248,17 @@ class Round:
         When the worker stops, lanes still do what lies before the last record that one of them has begun: else the
         checkpoint would stand before a record that is not done, and those behind it would come again.
         """
-        lane.reached = lane.places[lane.done + count - 1] if lane.records else -1
+        begun, place = lane.reached, lane.places[lane.done + count - 1] if lane.records else -1
+        lane.reached = place
         if self._settling.goes_on():
             return True
         with self._lock:
             if self._last is None:
-                # Exact, though lanes go on meanwhile. 1) A lane reaches 500, and only then sees no stop; 2) another one
-                # sees the stop, and comes here: it finds the 500.
+                # None is missed, though lanes go on meanwhile. 1) A lane reaches 500, and only then sees no stop; 2)
+                # another one sees the stop, and comes here: it finds the 500. What it has not begun itself, it leaves.
+                lane.reached = begun
                 self._last = max(each.reached for each in self.lanes)
-        return lane.reached <= self._last and self._settling.may_end()
+        return place <= self._last and self._settling.may_end()
 
     def _parts(self, lane: Lane) -> Iterator[Sequence[Record]]:
         """Yield the records of each call."""
@@ -282,13 +325,16 @@ class LaneProcessor(RecordProcessor):
         round_ = Round(lanes, batch, settling)
         if self._is_async:
             self._run_in_the_loop(round_, settling)
-        elif settling is self._alone:
+        elif self._settling is None:
             round_.run(lanes[0])
         else:
             pool = settling.helpers.get(LanePool)
+            settling.show(round_.standing)
             for lane in lanes:
-                pool.run(lambda lane=lane: round_.run(lane))  # type: ignore[misc]
+                body = functools.partial(round_.run, lane)
+                round_.begin(lane, functools.partial(pool.run, body))
             settling.wait(lambda: round_.is_over)
+        settling.show(None)
         self._report(lanes)
 
     def lease_lost(self, loss: LeaseLostInput) -> None:
@@ -321,12 +367,16 @@ class LaneProcessor(RecordProcessor):
         loop: HandlerLoop = settling.helpers.get(LoopUser.of).loop
         tasks: list[Any] = []
 
+        def begin(lane: Lane) -> Callable[[], Standing]:
+            task = loop.start(round_.work(lane))
+            # Also of one that is cancelled before it has begun.
+            task.add_done_callback(lambda _: round_.ended(lane))
+            tasks.append(task)
+            return functools.partial(loop.standing, task, Round._calls.__code__)
+
         def start() -> None:
             for lane in round_.lanes:
-                task = loop.start(round_.work(lane))
-                # Also of one that is cancelled before it has begun.
-                task.add_done_callback(lambda _, lane=lane: round_.ended(lane))
-                tasks.append(task)
+                round_.begin(lane, functools.partial(begin, lane))
 
         def cancel() -> None:
             round_.is_cancelled = True
@@ -338,6 +388,7 @@ class LaneProcessor(RecordProcessor):
                 seconds, stack = found
                 settling.emit(EventLoopBlocked(shard=settling.shard_id, seconds=seconds, stack=stack))
 
+        settling.show(round_.standing)
         loop.call(start)
         settling.wait(lambda: round_.is_over or not loop.is_alive, step=check, cancel=cancel)
 
@@ -380,14 +431,23 @@ class Alone:
     def failed(self) -> None:
         return
 
+    def is_here(self) -> bool:
+        return True
+
     def run(self, body: Callable[[], None]) -> None:
         body()
+
+    def alone_leaves(self) -> AbstractContextManager[None]:
+        return nullcontext()
 
     def wake(self) -> None:
         self._wake.set()
 
     def emit(self, event: Event) -> None:
         del event
+
+    def show(self, standing: Callable[[], Standing | None] | None) -> None:
+        del standing
 
     def wait(
         self,
@@ -417,8 +477,8 @@ class LanePool:
         self._count = 0
         self._is_closed = False
 
-    def run(self, body: Callable[[], None]) -> None:
-        """Run it in a thread that has nothing to do, or in a new one."""
+    def run(self, body: Callable[[], None]) -> Callable[[], Standing]:
+        """Run it in a thread that has nothing to do, or in a new one; return what tells where that stands."""
         with self._lock:
             found = self._idle.pop() if self._idle else None
             self._count += found is None
@@ -428,6 +488,10 @@ class LanePool:
             with self._lock:
                 self._all.append(found)
         found.begin(body)
+        return functools.partial(self._standing, found.task)
+
+    def _standing(self, task: Task) -> Standing:
+        return task.name, self._helpers.runtime.stack(task, below=Round._calls.__code__)
 
     def _rests(self, thread: _LaneThread) -> bool:
         with self._lock:

@@ -6,6 +6,8 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
+from pathlib import PurePath
+from types import CodeType, CoroutineType, GeneratorType
 from typing import Any
 
 from pykcl.errors import InternalError
@@ -24,13 +26,17 @@ _MAX_FRAMES = 30
 
 
 class HandlerLoop:
-    """Any thread calls it. Made by `LoopUser` alone. on_death: called if its thread dies; each stops a worker."""
+    """Any thread calls it. Made by `LoopUser` alone.
+
+    users: how many need it. on_death: called if its thread dies; each stops a worker.
+    """
 
     def __init__(self, runtime: Runtime, loop: Any) -> None:
         self._runtime, self._loop = runtime, loop
         self._is_closing = False
         self._asked_at: float | None = None
         self._is_reported = False
+        self.users = 0
         self.on_death: list[Callable[[Exception], None]] = []
         self.task = runtime.spawn("pykcl-loop", self._run)
 
@@ -84,6 +90,25 @@ class HandlerLoop:
             return now - asked_at, self._runtime.stack(self.task, below=_STEP)[-_MAX_FRAMES:]
         return None
 
+    def standing(self, task: Any, below: CodeType) -> tuple[str, tuple[str, ...]]:
+        """Return the name of the loop's thread, and where a task stands; below: as in `Runtime.stack`.
+
+        Called by another thread. A task that runs right now has the stack of that thread.
+        """
+        lines: list[str] = []
+        waits: Any = task.get_coro()
+        while isinstance(waits, CoroutineType | GeneratorType):
+            if isinstance(waits, CoroutineType):
+                frame, following = waits.cr_frame, waits.cr_await
+            else:
+                frame, following = waits.gi_frame, waits.gi_yieldfrom
+            if frame is not None:
+                code = frame.f_code
+                lines.append(f"{PurePath(code.co_filename).name}:{frame.f_lineno} in {code.co_name}")
+            waits = following
+        # The first is of the lane. A call that has not waited yet has no other.
+        return self.task.name, tuple(lines[1:]) or self._runtime.stack(self.task, below=below)
+
     def _answer(self) -> None:
         self._asked_at, self._is_reported = None, False
 
@@ -113,7 +138,7 @@ class HandlerLoop:
                 self._died()
 
     def _died(self) -> None:
-        for stop_worker in self.on_death:
+        for stop_worker in list(self.on_death):
             stop_worker(
                 InternalError("The event loop died, which is a bug in pykcl. Do: start the worker again.")
             )
@@ -133,26 +158,30 @@ class LoopUser:
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
         self._place: Coroutines = runtime.coroutines()
+        self._stop_worker: Callable[[Exception], None] | None = None
         with self._place.lock:
-            self._place.users += 1
             found = self._place.loop
-            # Of a process that was forked the thread is not there.
+            # In a process that was forked the thread is not there, and nobody who uses it.
             if found is None or not found.is_alive:
                 new = self._place.new_loop or asyncio.new_event_loop
                 found = self._place.loop = HandlerLoop(runtime, new())
+            found.users += 1
         self.loop: HandlerLoop = found
 
     @classmethod
     def of(cls, helpers: Helpers) -> LoopUser:
         """Return a user for a worker."""
         user = cls(helpers.runtime)
+        user._stop_worker = helpers.on_fatal
         user.loop.on_death.append(helpers.on_fatal)
         return user
 
     def close(self, until: float) -> list[str]:
+        if self._stop_worker is not None:
+            self.loop.on_death.remove(self._stop_worker)
         with self._place.lock:
-            self._place.users -= 1
-            if self._place.users:
+            self.loop.users -= 1
+            if self.loop.users:
                 return []
             if self._place.loop is self.loop:
                 self._place.loop = None

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from math import inf
 
-from pykcl.errors import FatalError, LeaseLostError, RestartShard, TemporaryError
+from pykcl.errors import LeaseLostError, RestartShard, TemporaryError
 from pykcl.events import BatchSkipped, Event
 from pykcl.model.record import Key, Record, keys_of
 from pykcl.planning.attempts import Verdict, WorkList
@@ -46,7 +47,7 @@ class Settling:
         self.runtime: Runtime = scope.context.runtime
         self.helpers: Helpers = scope.context.helpers
         self.ends: frozenset[Key] = frozenset()
-        self.trouble: FatalError | None = None
+        self.trouble: Exception | None = None
 
     def goes_on(self) -> bool:
         """Return True if a lane may begin another record."""
@@ -67,10 +68,18 @@ class Settling:
         if self._stops_at_once:
             self.halt()
 
+    def is_here(self) -> bool:
+        """Return False in a process that was forked from the one of the worker."""
+        return self._own_process.is_this
+
     def run(self, body: Callable[[], None]) -> None:
-        """Run a lane in this thread. A process that is forked in it ends here."""
-        with self._own_process.alone_leaves("process_records", self._held.key):
+        """Run a lane in this thread."""
+        with self.alone_leaves():
             body()
+
+    def alone_leaves(self) -> AbstractContextManager[None]:
+        """Run a lane in the block. A process that is forked in it ends with it."""
+        return self._own_process.alone_leaves("process_records", self._held.key)
 
     def wake(self) -> None:
         """Let `wait` check whether all is over."""
@@ -78,6 +87,10 @@ class Settling:
 
     def emit(self, event: Event) -> None:
         self._context.events.emit(event)
+
+    def show(self, standing: Callable[[], tuple[str, tuple[str, ...]] | None] | None) -> None:
+        """Let the report of a call that takes long say where its lanes stand: name of the thread, and stack."""
+        self._scope.calls.standing = standing
 
     @property
     def shard_id(self) -> str:
@@ -118,20 +131,23 @@ class Settling:
                 if left <= 0:
                     return
                 pause = min(pause, left)
-            self._write_meanwhile()
-            step()
+            self._meanwhile(step)
             scope.wake.wait(pause)
 
-    def _write_meanwhile(self) -> None:
-        if self.trouble is not None or self._is_lost:
+    def _meanwhile(self, step: Callable[[], None]) -> None:
+        if self.trouble is not None:
             return
         try:
-            self._write()
+            if not self._is_lost:
+                self._write()
+            step()
         except LeaseLostError:
             # Lanes see it by themselves, and the caller once they have ended. Not tried again: each try would wake this
             # thread from its next wait.
             self._is_lost = True
-        except FatalError as error:
+        except self.runtime.ends_threads_by:
+            raise
+        except Exception as error:  # noqa: BLE001 - raised once the lanes have ended
             self.trouble = error
             self.halt()
 
@@ -212,7 +228,6 @@ class LaneDelivery(BatchDelivery):
         self.settling.begin(frozenset(keys_of(ends)))
         checkpointer = ShardCheckpointer(self._progress, records[-1].position)
         batch = Batch(records, checkpointer, millis_behind, self._held.key, self._context.stream.name)
-        began = self._context.runtime.monotonic()
         try:
             error = self._calls.attempt(self._processor.process_records, batch)
         except BaseException:
@@ -237,9 +252,9 @@ class LaneDelivery(BatchDelivery):
             unknown.__cause__ = error
             error = LanesStopped([LaneStop((left[0],), unknown)], left)
         self._write()
-        return self._act_on(error.stops, began) or left
+        return self._act_on(error.stops) or left
 
-    def _act_on(self, stops: Sequence[LaneStop], began: float) -> Signal | None:
+    def _act_on(self, stops: Sequence[LaneStop]) -> Signal | None:
         for failing in self._failing:
             is_open = self._watermark.unsettled(keys_of(failing.records))
             failing.work.settled(is_open.index(True) if True in is_open else len(is_open))
@@ -250,7 +265,7 @@ class LaneDelivery(BatchDelivery):
                 self._calls.stop_worker(stop.error, stop.records)
                 signal = Signal.STOP
             elif not self._skips(stop):
-                verdict, pause = self._retry(stop, began)
+                verdict, pause = self._retry(stop)
                 pauses.append(pause)
                 if verdict is Verdict.HAND_BACK and signal is None:
                     signal = Signal.GIVE_UP
@@ -258,7 +273,7 @@ class LaneDelivery(BatchDelivery):
             return Signal.STOP
         return signal
 
-    def _retry(self, stop: LaneStop, began: float) -> tuple[Verdict, float]:
+    def _retry(self, stop: LaneStop) -> tuple[Verdict, float]:
         """Decide what becomes of a call that failed; return that, and the pause before it is called again."""
         key = keys_of(stop.records[:1])
         start, found = 0, None
@@ -269,6 +284,9 @@ class LaneDelivery(BatchDelivery):
         if found is None:
             found = _Failing(stop.records, WorkList(len(stop.records), self._policy))
             self._failing.append(found)
+        # Since now: 1) the first record of a lane fails; 2) the others need longer than retry_timeout for the rest of
+        # the batch; 3) if the time ran since the beginning, the lease would go back after a single attempt.
+        began = self._context.runtime.monotonic()
         decision = self._decide(found.work, stop.records, start, stop.error, began)
         return decision.verdict, decision.pause if decision.verdict is Verdict.RETRY else 0.0
 

@@ -118,7 +118,8 @@ class ProcessorCalls:
     """Calls methods of one processor.
 
     turn: what process_records waits for, if the processor has one. Such a wait is no call that is under way, neither
-    for `busy` nor for a worker that stops.
+    for `busy` nor for a worker that stops. standing: returns the name of the thread and the stack, where a processor
+    runs its records in other threads.
 
     check: raises LeaseLostError if the lease is lost. pause: waits for a number of seconds and returns True if the
     lease worker is to stop; raises LeaseLostError.
@@ -137,6 +138,7 @@ class ProcessorCalls:
         self._own_process = OwnProcess()
         self._shown: tuple[type[BaseException], str] | None = None
         self.turn: Turn | None = None
+        self.standing: Callable[[], tuple[str, tuple[str, ...]] | None] | None = None
 
     @property
     def busy(self) -> tuple[str, float] | None:

@@ -33,6 +33,7 @@ def why_it_runs_nothing(function: Any) -> str | None:
 
     Through functools.partial and an own `__call__`. Not through functools.wraps: the wrapper may run what it wraps.
     """
+    function = _behind_partials(function)
     call = getattr(type(function), "__call__", None)  # noqa: B004 - the method of an instance, not whether there is one
     for found in (function, *([call] if call is not None else [])):
         if inspect.iscoroutinefunction(found):

@@ -21,17 +21,22 @@ _LAST_WORDS = 2.0
 log = logging.getLogger("pykcl.worker")
 
 
+_forks: list[None] = []
+"""One for each fork between the first process and this one."""
+
+
 class OwnProcess:
     """The process in which this was made."""
 
-    __slots__ = ("_id",)
+    __slots__ = ("_made_after",)
 
     def __init__(self) -> None:
-        self._id = os.getpid()
+        self._made_after = len(_forks)
 
     @property
     def is_this(self) -> bool:
-        return os.getpid() == self._id
+        # Asked for each record, which is too often for a call of the system.
+        return self._made_after == len(_forks)
 
     @contextmanager
     def alone_leaves(self, method: str, shard: str) -> Iterator[None]:
@@ -134,6 +139,7 @@ def _leave_to_the_fork() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_leave_to_the_fork)
+    os.register_at_fork(after_in_child=lambda: _forks.append(None))
 
 
 @contextmanager

@@ -42,7 +42,7 @@ class ProcessorWatchdog:
             method, since = busy
             current[worker.key, since] = method
             if (worker.key, since) not in self._reported:
-                self._report(worker.key, method, now - since, task)
+                self._report(worker, method, now - since, task)
             if config.processor_timeout is not None and now - since >= config.processor_timeout:
                 self._revoke(worker, method, now - since, config.processor_timeout)
         for (shard, since), method in self._reported.items():
@@ -83,10 +83,16 @@ class ProcessorWatchdog:
             event = ProcessorTimedOut(shard=worker.key, method=method, seconds=seconds, cause=loss.cause)
             self._context.events.emit(event)
 
-    def _report(self, shard: str, method: str, seconds: float, task: Task) -> None:
-        stack = self._context.runtime.stack(task, below=CALLS_THE_PROCESSOR)[-_MAX_FRAMES:]
+    def _report(self, worker: LeaseWorker, method: str, seconds: float, task: Task) -> None:
+        standing = worker.scope.calls.standing
+        found = None if standing is None else standing()
+        thread, stack = found or (
+            task.name,
+            self._context.runtime.stack(task, below=CALLS_THE_PROCESSOR),
+        )
+        stack = stack[-_MAX_FRAMES:]
         self._context.events.emit(
-            ProcessorSlow(shard=shard, method=method, seconds=seconds, thread=task.name, stack=stack)
+            ProcessorSlow(shard=worker.key, method=method, seconds=seconds, thread=thread, stack=stack)
         )
 
 

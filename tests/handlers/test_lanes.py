@@ -1,6 +1,10 @@
 """Handlers with `concurrency`, and `async def`: over the unmodified worker, in simulated time where nothing is said."""
 
 import asyncio
+import functools
+import os
+import signal
+import sys
 import threading
 from collections import Counter, defaultdict
 from typing import Any
@@ -30,13 +34,19 @@ from pykcl.events import (
     EventLoopBlocked,
     LeaseLost,
     ProcessorRaised,
+    ProcessorSlow,
+    RetriesExhausted,
 )
 from pykcl.handlers.app import App
 from pykcl.handlers.functions import processor_of
+from pykcl.handlers.loop import LoopUser
 from pykcl.model.kpl import aggregate
 from pykcl.processor import InitializationInput
+from pykcl.runtime import SystemRuntime
 from pykcl.testing import RunFailed, SimulatedClock, records, run_processor
 from pykcl.testing.fleet import STREAM, TABLE
+from pykcl.testing.runtime.scheduler import SimulatedRuntime
+from pykcl.worker.checkpointer import Progress
 from pykcl.worker.worker import Worker
 
 CLOCK = SimulatedClock()
@@ -279,6 +289,94 @@ def test_a_record_that_always_fails_hands_the_lease_back_at_the_first_that_is_op
         assert {0, 1, 2, 3, 4, 6, 7} <= numbers
 
 
+@pytest.mark.parametrize(("way", "concurrency"), [("plain", 2), ("async", 2)])
+def test_a_long_batch_does_not_use_up_the_time_for_retries_of_its_first_record(way, concurrency):
+    tries = Counter()
+
+    def begin(record):
+        tries[record.json()] += 1
+        if record.json() == 0 and tries[0] == 1:
+            raise ValueError("once")
+
+    def plain(record: Record):
+        begin(record)
+        CLOCK.advance(40)
+
+    async def asynchronous(record: Record):
+        begin(record)
+        await asyncio.sleep(40)
+
+    made = handler(plain if way == "plain" else asynchronous, concurrency=concurrency)
+    result = run_processor(made, orders(40, 40), timeout=3_000, processor_warn_after=3_000.0)
+    (raised,) = happened(result, ProcessorRaised)
+    assert raised.next_attempt_in is not None, "retry_timeout begins when the first failure can be acted on"
+    assert not happened(result, RetriesExhausted)
+    assert set(tries.values()) == {1, 2}
+
+
+def test_a_lane_that_gets_no_thread_is_tried_again_once_the_others_have_ended(new_fleet, monkeypatch):
+    spawned, spawn = [], SimulatedRuntime.spawn
+
+    def few(runtime, name, body):
+        if name.startswith("pykcl-lane-"):
+            if len(spawned) == 3:
+                raise RuntimeError("can't start new thread")
+            spawned.append(name)
+        return spawn(runtime, name, body)
+
+    monkeypatch.setattr(SimulatedRuntime, "spawn", few)
+    fleet = new_fleet(shards=1)
+    running, beside, calls = [], [], Counter()
+
+    def on_record(record: Record):
+        if record.partition_key in running:
+            beside.append(record.json())
+        running.append(record.partition_key)
+        calls[record.json()] += 1
+        fleet.simulation.sleep(20)
+        running.remove(record.partition_key)
+
+    put(fleet, 40)
+    fleet.start("w1", processor=handler(on_record, concurrency=8))
+    fleet.simulation.sleep(500)
+    assert beside == [], "one lane has a key"
+    assert calls == Counter(range(40))
+    assert {event.error for event in fleet.happened(ProcessorRaised)} == {"TemporaryError"}
+    assert not fleet.happened(RetriesExhausted)
+
+
+@pytest.mark.parametrize(("way", "concurrency"), LANES)
+def test_lanes_have_ended_before_an_error_of_the_worker_ends_their_batch(
+    new_fleet, monkeypatch, way, concurrency
+):
+    fleet = new_fleet(shards=1)
+    calls, flush, broken = Counter(), Progress.flush, []
+
+    def breaks_once(progress):
+        if calls and not broken:
+            broken.append(fleet.simulation.now)
+            raise ValueError("a bug")
+        flush(progress)
+
+    monkeypatch.setattr(Progress, "flush", breaks_once)
+
+    def plain(record: Record):
+        calls[record.json()] += 1
+        fleet.simulation.sleep(5)
+
+    async def asynchronous(record: Record):
+        calls[record.json()] += 1
+        await asyncio.sleep(5)
+
+    put(fleet, 8)
+    made = handler(plain if way == "plain" else asynchronous, concurrency=concurrency)
+    fleet.start("w1", processor=made)
+    fleet.simulation.sleep(4)
+    fleet.simulation.kill("w1")
+    assert broken
+    assert set(calls.values()) == {1}, "no second call of the batch beside the first one"
+
+
 @pytest.mark.parametrize(("way", "concurrency"), LANES)
 def test_dead_letters_in_a_row_and_max_record_age_are_as_for_one_lane(way, concurrency):
     def fails(record, attempt):
@@ -416,6 +514,26 @@ def test_a_stop_lets_running_calls_end_begins_no_others_and_nothing_comes_twice(
     assert set(shop.calls.values()) == {1}, "lanes that lag catch up, so that the checkpoint has no gap"
 
 
+@pytest.mark.parametrize("concurrency", [1, 4])
+def test_a_stop_lets_the_lane_that_is_furthest_begin_nothing(new_fleet, concurrency):
+    fleet = new_fleet(shards=1)
+    begun = []
+
+    async def on_record(record: Record):
+        begun.append(record.json())
+        await asyncio.sleep(6)
+
+    for _ in range(3):
+        for number, key in enumerate(one_key_for_each_lane(concurrency)):
+            fleet.kinesis.put_record(STREAM, b"%d" % number, key)
+    worker = fleet.start("w1", processor=handler(on_record, concurrency=concurrency), shutdown_grace=30.0)
+    fleet.simulation.sleep(3)
+    began = fleet.simulation.now
+    worker.stop()
+    assert fleet.simulation.now - began < 5
+    assert sorted(begun) == list(range(concurrency))
+
+
 @pytest.mark.parametrize(("way", "concurrency"), LANES)
 def test_a_lost_lease_lets_lanes_begin_nothing_more_and_the_context_says_so(new_fleet, way, concurrency):
     fleet = new_fleet(shards=1)
@@ -482,6 +600,36 @@ def test_b3_a_stop_cancels_what_runs_at_the_end_of_the_grace_and_settles_it_not(
     assert [task.name for task in fleet.simulation.unfinished("w1") if task.name.startswith("pykcl-")] == []
 
 
+@pytest.mark.parametrize(("way", "concurrency"), LANES)
+def test_a_call_that_does_not_return_is_reported_with_its_own_stack(new_fleet, way, concurrency):
+    fleet = new_fleet(shards=1)
+
+    def plain_wait():
+        fleet.simulation.sleep(1_000)
+
+    async def asynchronous_wait():
+        await asyncio.sleep(1_000)
+
+    def plain(record: Record):
+        if record.json() == 0:
+            plain_wait()
+
+    async def asynchronous(record: Record):
+        if record.json() == 0:
+            await asynchronous_wait()
+
+    put(fleet, 20)
+    made = handler(plain if way == "plain" else asynchronous, concurrency=concurrency)
+    fleet.start("w1", processor=made, processor_warn_after=5.0)
+    fleet.simulation.sleep(20)
+    (slow,) = fleet.happened(ProcessorSlow)
+    assert slow.thread.startswith("pykcl-lane-" if way == "plain" else "pykcl-loop")
+    functions = [line.rpartition(" ")[2] for line in slow.stack]
+    name = "plain" if way == "plain" else "asynchronous"
+    assert functions.index(name) + 1 == functions.index(f"{name}_wait")
+    assert "_calls" not in functions, "what leads to the handler is of no use"
+
+
 # -- B3: the event loop ----------------------------------------------------------------------------------------
 
 
@@ -527,6 +675,8 @@ def test_b3_leaked_tasks_base_exceptions_and_foreign_cancellation_leave_no_threa
             raise KeyboardInterrupt
         if number == 5 and tries[5] == 1:
             kept.append(asyncio.ensure_future(exits()))
+        if number == 6 and tries[6] == 1:
+            raise GeneratorExit
         await asyncio.sleep(0.01)
         done.append(number)
 
@@ -535,10 +685,34 @@ def test_b3_leaked_tasks_base_exceptions_and_foreign_cancellation_leave_no_threa
     worker = fleet.start("w1", processor=handler(on_record, concurrency=4))
     fleet.simulation.sleep(30)
     assert sorted(done) == list(range(8))
+    errors = sorted(event.error for event in fleet.happened(ProcessorRaised))
+    assert errors == ["CancelledError", "GeneratorExit", "KeyboardInterrupt", "SystemExit"]
     assert not fleet.happened(LeaseLost)
     worker.stop()
     assert leaked == ["cancelled"]
     assert fleet.simulation.unfinished("w1") == []
+
+
+@pytest.mark.parametrize("concurrency", [1, 4])
+@pytest.mark.parametrize("error", [asyncio.CancelledError, GeneratorExit, KeyboardInterrupt, SystemExit])
+def test_what_a_plain_handler_raises_is_about_its_record_alone(error, concurrency):
+    calls = Counter()
+
+    def on_record(record: Record):
+        calls[record.json()] += 1
+        if record.json() == 3:
+            raise error
+
+    is_counted = not issubclass(error, KeyboardInterrupt | SystemExit)
+    made = handler(on_record, concurrency=concurrency)
+    if is_counted:
+        result = run_processor(made, orders(8, 8), max_attempts=2)
+        assert letters(result) == [("RetryAttemptsExhausted", [3])]
+        assert calls == {number: 2 if number == 3 else 1 for number in range(8)}
+        return
+    with pytest.raises(RunFailed):
+        run_processor(made, orders(8, 8), max_attempts=2, timeout=30)
+    assert {number for number, count in calls.items() if count > 1} == {3}
 
 
 def test_b4_many_shards_share_one_loop():
@@ -575,6 +749,18 @@ def test_b1_every_form_may_be_async(concurrency):
             handler(function, concurrency=concurrency), records(*({"id": n} for n in range(20)))
         )
         assert result.checkpoints[-1] == "SHARD_END", function
+
+
+def test_b6_a_partial_of_an_object_with_an_async_call_is_async():
+    seen = []
+
+    class Store:
+        async def __call__(self, table: str, record: Record):
+            await asyncio.sleep(0)
+            seen.append((table, record.json()))
+
+    run_processor(handler(functools.partial(Store(), "orders")), orders(2, 1))
+    assert seen == [("orders", 0), ("orders", 1)]
 
 
 def test_a_coroutine_of_a_coroutine_settles_nothing():
@@ -787,6 +973,66 @@ def test_b3_real_threads_and_a_real_loop_end_with_the_worker(worker, kinesis, wa
         # Those of asyncio.to_thread are asked to end, and not waited for.
         thread.join(10)
         assert not thread.is_alive()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
+@pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
+@pytest.mark.parametrize(("way", "concurrency"), [("plain", 1), ("plain", 4), ("async", 4)])
+@pytest.mark.parametrize(
+    ("leave", "code"), [(lambda: None, 1), (lambda: sys.exit(7), 7)], ids=["returns", "exits"]
+)
+def test_a_process_that_a_handler_forks_ends_with_its_call(
+    worker, kinesis, tmp_path, way, concurrency, leave, code
+):
+    parent, ends, calls = os.getpid(), [], tmp_path / "calls"
+
+    def work(record):
+        with calls.open("a") as out:
+            out.write(f"{'parent' if os.getpid() == parent else 'child'} {record.json()}\n")
+        if record.json() or os.getpid() != parent:
+            return
+        child = os.fork()
+        if not child:
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+            signal.alarm(20)
+            leave()
+            return
+        ends.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+
+    async def asynchronous(record: Record):
+        work(record)
+
+    def plain(record: Record):
+        work(record)
+
+    kinesis.create_stream("orders", shards=1)
+    for number in range(4):
+        kinesis.put("orders", b"%d" % number, partition_key="one")
+    made = handler(plain if way == "plain" else asynchronous, concurrency=concurrency)
+    running = worker(made, "orders")
+    running.wait_delivered()
+    running.stop()
+    assert ends == [code]
+    assert calls.read_text().splitlines() == [f"parent {number}" for number in range(4)]
+
+
+def test_b3_the_loop_of_a_forked_process_ends_with_its_own_users():
+    user = LoopUser(SystemRuntime())
+
+    def act():
+        mine = LoopUser(SystemRuntime())
+        left = mine.close(SystemRuntime().monotonic() + 10)
+        os._exit(0 if not left and not mine.loop.is_alive else 1)
+
+    child = os.fork()
+    if not child:
+        try:
+            act()
+        finally:
+            os._exit(2)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert user.loop.is_alive
+    assert user.close(SystemRuntime().monotonic() + 10) == []
 
 
 def one_key_for_each_lane(count):

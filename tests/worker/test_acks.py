@@ -1,7 +1,5 @@
 """checkpoint_mode="ack" over the unmodified worker in simulated time: acks of other threads, in any order, late, never."""
 
-import os
-
 import pytest
 
 from pykcl import (
@@ -29,6 +27,7 @@ from pykcl.events import (
 from pykcl.handlers.lambda_processor import lambda_processor
 from pykcl.model.kpl import aggregate
 from pykcl.testing.fleet import STREAM, RecordingProcessor
+from pykcl.worker import signals
 from pykcl.worker.held_leases import Loss
 from pykcl.worker.watermark import Watermark
 
@@ -220,9 +219,8 @@ def test_in_other_modes_the_error_says_what_to_set(acking, mode):
 def test_a_forked_process_acks_nothing(acking, monkeypatch):
     fleet = acking(dead_letters="discard")
     fleet.wait_delivered(fleet.put(2))
-    own = os.getpid()
     with monkeypatch.context() as patch:
-        patch.setattr(os, "getpid", lambda: own + 1)
+        patch.setattr(signals, "_forks", [*signals._forks, None])
         assert fleet.processors[0].ack(0) == [False]
         assert given(fleet)[0][0].reject(given(fleet)[0][1]) is False
     assert fleet.processors[0].ack(0) == [True]

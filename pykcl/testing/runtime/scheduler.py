@@ -16,7 +16,7 @@ from collections.abc import Callable
 from types import CodeType, TracebackType
 from typing import Any, ClassVar, ParamSpec, TypeVar
 
-from pykcl.runtime import Coroutines, Task, stack_of
+from pykcl.runtime import Coroutines, EndsThread, Task, stack_of
 from pykcl.testing.runtime.determinism import DeterminismGuard, RuntimeBypassed
 
 
@@ -24,11 +24,11 @@ class Deadlock(AssertionError):
     """Every thread waits for something that no thread and no timer will bring. The message names them."""
 
 
-class SimulationOver(BaseException):
+class SimulationOver(EndsThread):
     """Raised inside leftover threads to end them."""
 
 
-class ThreadStruck(BaseException):
+class ThreadStruck(EndsThread):
     """Kills a thread of the simulation: no `except Exception` stops it."""
 
 
