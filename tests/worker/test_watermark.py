@@ -1,5 +1,7 @@
 """The watermark: in any order of settling, `low` is the last record below which nothing is open."""
 
+import tracemalloc
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -169,3 +171,21 @@ def test_the_keys_of_records_are_the_same_however_they_are_kept():
     every = JoinedRecords([plain, subs, alone])
     assert keys_of(every) == [("5", 0), ("6", 0), ("7", 3), ("7", 4), ("8", 2)]
     assert keys_of(every[1:4]) == keys_of(list(every))[1:4]
+
+
+def test_a4_9_an_open_record_costs_less_than_100_bytes_beside_its_own():
+    """With as many open records as a shard may have by default; the sequence number is that of the record."""
+    numbers = [f"{number:056d}" for number in range(10_000)]
+    with Simulation(seed=0) as simulation:
+        watermarks = [Watermark(simulation.runtime("w1"), lambda size: None) for _ in range(4)]
+        tracemalloc.start()
+        try:
+            before, _ = tracemalloc.get_traced_memory()
+            for watermark in watermarks:
+                for first in range(0, len(numbers), 500):
+                    watermark.register([(number, 0) for number in numbers[first : first + 500]], 0.0)
+            after, _ = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+    assert all(watermark.count == 10_000 for watermark in watermarks)
+    assert after - before < 100 * 4 * 10_000
