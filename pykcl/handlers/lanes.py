@@ -293,7 +293,8 @@ class LaneProcessor(RecordProcessor):
 
     The worker gives what it settles records by to `settle_by`. Without a worker of its own, in a redrive say, there is
     one lane, in the thread of the caller.
-    settles_because: what of the handler makes it so, for messages.
+    settles_because: what of the handler makes it so, for messages. lane_share: part of the last batch that was in its
+    largest lane; None where there is one lane only.
     """
 
     def __init__(self, make: Callable[[], Caller], concurrency: int) -> None:
@@ -304,6 +305,7 @@ class LaneProcessor(RecordProcessor):
         self.settles_because = f"concurrency={concurrency}" if concurrency > 1 else "async def"
         self._settling: Settles | None = None
         self._alone: Alone | None = None
+        self.lane_share: float | None = None
 
     @property
     def records_filtered(self) -> int:
@@ -359,6 +361,7 @@ class LaneProcessor(RecordProcessor):
             lane = lanes[crc32(record.partition_key.encode("utf-8", "surrogatepass")) % count]
             lane.records.append(record)
             lane.places.append(place)
+        self.lane_share = max(len(lane.records) for lane in lanes) / len(batch)
         return [lane for lane in lanes if lane.records]
 
     def _run_in_the_loop(self, round_: Round, settling: Settles) -> None:

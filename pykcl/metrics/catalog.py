@@ -43,7 +43,7 @@ def metrics_problem(metrics: str, dimensions: str, namespace: str | None) -> str
     return None
 
 
-Unit = Literal["Count", "Milliseconds", "Bytes"]
+Unit = Literal["Count", "Milliseconds", "Bytes", "Percent"]
 Level = Literal["SUMMARY", "DETAILED"]
 Dimension = Literal["ShardId", "WorkerIdentifier", "Cause"]
 
@@ -169,6 +169,11 @@ BATCH_SPLITS = _one(
 RECORDS_FILTERED = _one(
     _P, "RecordsFiltered", "Count", "SUMMARY", "ShardId",
     "Number of user records that the filter of a Lambda handler refused.", is_ours=True,
+)  # fmt: skip
+LANE_SHARE = _one(
+    _P, "LaneShare", "Percent", "SUMMARY", "ShardId",
+    "Number of records in the largest lane, in percent of the batch, for a handler with concurrency= above 1.",
+    is_state=True, is_ours=True,
 )  # fmt: skip
 PROCESSOR_STALLED = _one(
     _P, "ProcessorStalled", "Count", "SUMMARY", "ShardId",

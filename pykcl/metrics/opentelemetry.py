@@ -31,7 +31,7 @@ _GAUGES = frozenset(
     {"CurrentLeases", "TotalLeases", "NumWorkers", "ExpiredLeases", "VeryOldLeases", "NumStreamsToSync"}
 )
 """Counts that Java records as they are; all other counts are added up."""
-_UNITS = {"Count": "1", "Milliseconds": "ms", "Bytes": "By"}
+_UNITS = {"Count": "1", "Milliseconds": "ms", "Bytes": "By", "Percent": "%"}
 
 
 def otel_name(name: str) -> str:

@@ -17,12 +17,16 @@ class PageMeasures:
     `delivering` and, if it returned, `delivered`, then `ended`.
 
     A page that is broken off is not ended: neither stopping nor losing a lease is a failure of the work.
-    filtered: returns the number of records that the processor's own filter has refused since the start.
+    filtered: returns the number of records that the processor's own filter has refused since the start. lane_share:
+    returns the part of the last batch that was in its largest lane, None without lanes.
     """
 
-    def __init__(self, meter: Meter, shard: str, filtered: Callable[[], int]) -> None:
+    def __init__(
+        self, meter: Meter, shard: str, filtered: Callable[[], int], lane_share: Callable[[], float | None]
+    ) -> None:
         self._meter = meter
         self._filtered, self._known_filtered = filtered, 0
+        self._lane_share = lane_share
         self._shard = shard
         self._began = 0.0
         self._is_empty = True
@@ -57,6 +61,9 @@ class PageMeasures:
         if filtered > self._known_filtered:
             new, self._known_filtered = filtered - self._known_filtered, filtered
             self._meter.summary(self._shard, ((catalog.RECORDS_FILTERED, float(new)),))
+        share = self._lane_share()
+        if share is not None:
+            self._meter.summary(self._shard, ((catalog.LANE_SHARE, 100.0 * share),))
 
     def ended(self, *, worked: bool = True) -> None:
         if not self._meter.is_on:

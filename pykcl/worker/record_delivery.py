@@ -43,7 +43,10 @@ class RecordDelivery:
         self._calls = scope.calls
         self._calls.turn = getattr(self._processor, "turn", None)
         self._page = PageMeasures(
-            context.meter, held.key, lambda: getattr(self._processor, "records_filtered", 0)
+            context.meter,
+            held.key,
+            lambda: getattr(self._processor, "records_filtered", 0),
+            lambda: getattr(self._processor, "lane_share", None),
         )
         lease = held.lease
         after = None if lease.checkpoint.is_sentinel else lease.checkpoint

@@ -3,7 +3,7 @@
 import pytest
 from metric_sinks import Recorder
 
-from pykcl import lambda_processor
+from pykcl import handler, lambda_processor
 from pykcl.errors import IteratorExpired, LeaseLostError
 from pykcl.event_dispatch import line_of
 from pykcl.events import DataLost, LeaseLost, LossReason, ReleaseUnacknowledged
@@ -80,7 +80,7 @@ def test_what_an_ordinary_life_measures(fleet):
     rare = {
         catalog.EXPIRED_ITERATOR, catalog.PROCESSOR_RETRIES, catalog.SKIPPED_RECORDS, catalog.PROCESSOR_STALLED,
         catalog.DATA_LOST, catalog.DROPPED_METRICS, catalog.BATCH_SPLITS, catalog.RECORDS_DEAD_LETTERED,
-        catalog.RECORDS_DISCARDED, catalog.RECORDS_FILTERED,
+        catalog.RECORDS_DISCARDED, catalog.RECORDS_FILTERED, catalog.LANE_SHARE,
     }  # fmt: skip
     assert one.seen() | two.seen() == set(CATALOGUE) - rare
 
@@ -109,6 +109,18 @@ def test_records_that_a_filter_refuses_are_counted_once_whatever_is_tried_again(
     )
     fleet.simulation.sleep(30)
     assert sum(sink.of(catalog.RECORDS_FILTERED, FIRST)) + sum(sink.of(catalog.RECORDS_FILTERED, SECOND)) == 4
+
+
+def test_the_part_of_a_batch_in_its_largest_lane_says_which_shard_has_a_hot_key(fleet):
+    def on_record(record):
+        pass
+
+    for number in range(40):
+        fleet.kinesis.put_record("orders", b"1", "hot" if number < 20 else f"key-{number}")
+    _, sink = started(fleet, "w1", processor=handler(on_record, concurrency=16))
+    fleet.wait(lambda: sink.of(catalog.LANE_SHARE, FIRST) and sink.of(catalog.LANE_SHARE, SECOND))
+    low, high = sorted(sink.of(catalog.LANE_SHARE, shard)[0] for shard in (FIRST, SECOND))
+    assert low < 50 < high < 100
 
 
 def test_a_lease_taken_over_from_a_dead_worker_tells_how_long_nobody_read(fleet):
