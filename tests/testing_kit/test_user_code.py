@@ -4,6 +4,7 @@ import queue
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 from kit_processors import Orders
@@ -94,6 +95,31 @@ def test_a_call_that_sleeps_is_reported(monkeypatch):
     ):
         run_processor(processor(lambda: time.sleep(0.3)), ONE)
     assert_no_simulation_is_left()
+
+
+def test_the_time_for_which_a_call_gets_no_core_is_no_wait(monkeypatch):
+    monkeypatch.setattr(watchdog, "WAIT_SECONDS", 0.2)
+    monkeypatch.setattr(watchdog, "_POLL_SECONDS", 0.01)
+    monkeypatch.setattr(watchdog, "run_delays", lambda: {1: time.monotonic()})
+    assert run_processor(processor(lambda: time.sleep(0.3)), ONE).lost == 0
+
+
+@pytest.mark.skipif(not Path("/proc/self/schedstat").exists(), reason="only Linux says who waited for a core")
+def test_a_thread_that_shares_a_core_is_known_to_have_waited_for_it():
+    def compute():
+        until = time.thread_time() + 0.05
+        while time.thread_time() < until:
+            sum(range(1000))
+        delays.append(watchdog.run_delays()[threading.get_native_id()])
+
+    delays: list[float] = []
+    threads = [threading.Thread(target=compute) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(delays) == 3
+    assert all(0 <= delay < 60 for delay in delays)
 
 
 def test_after_a_failure_no_other_call_is_made(monkeypatch):

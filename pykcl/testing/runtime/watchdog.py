@@ -11,7 +11,9 @@ import ctypes
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TypeVar
 
 from pykcl.runtime import stack_of
@@ -24,7 +26,8 @@ WAIT_SECONDS = 1.0
 
 _POLL_SECONDS = 0.25
 _END_SECONDS = 5.0
-# A call that computes, in threads of its own too, gets a share of a core even on a busy machine.
+# A call that computes, in threads of its own too, gets a share of a core. On a busy machine it also waits for one,
+# which is no wait of its own.
 _LARGEST_SHARE_OF_A_WAIT = 0.1
 _WAITERS = ("threading.py:", "queue.py:", "selectors.py:", "_base.py:", "determinism.py:")
 """Files in which user code waits without having called them by name."""
@@ -38,25 +41,40 @@ class UserCodeFailed(AssertionError):
     """User code inside a simulation hangs, waits for real time or uses pykcl in a thread of its own."""
 
 
+@dataclass(slots=True)
+class _Call:
+    """delays: seconds of `_delayed` when the call was first seen, and when it was last seen."""
+
+    name: str
+    since: float
+    delays: tuple[float, float] | None = None
+
+    @property
+    def delayed(self) -> float:
+        """Seconds of the call in which a thread of this process was ready to run, and got no core."""
+        return self.delays[1] - self.delays[0] if self.delays else 0.0
+
+
 class Watchdog:
     """Watches the calls of user code that `during` encloses, in any number of simulated threads."""
 
     def __init__(self) -> None:
-        self._calls: dict[int, tuple[str, float]] = {}
+        self._calls: dict[int, _Call] = {}
+        self._delays: dict[int, float] = {}
 
     @contextmanager
     def during(self, call: str) -> Iterator[None]:
         """Enclose one call of user code. Raises UserCodeFailed when it has waited for too long."""
         ident = threading.get_ident()
-        started, cpu = time.monotonic(), time.process_time()
-        self._calls[ident] = (call, started)
+        running, cpu = _Call(call, time.monotonic()), time.process_time()
+        self._calls[ident] = running
         try:
             yield
         except Exception:
-            self._measure(call, time.monotonic() - started, time.process_time() - cpu)
+            self._measure(running, time.process_time() - cpu)
             raise
         else:
-            self._measure(call, time.monotonic() - started, time.process_time() - cpu)
+            self._measure(running, time.process_time() - cpu)
         finally:
             del self._calls[ident]
 
@@ -101,12 +119,16 @@ class Watchdog:
             raise errors[0]
         return answers[0]
 
-    def _measure(self, call: str, took: float, used: float) -> None:
+    def _measure(self, call: _Call, used: float) -> None:
+        took = time.monotonic() - call.since - call.delayed
         if took > WAIT_SECONDS and used < took * _LARGEST_SHARE_OF_A_WAIT:
-            _fail(f"{call} waited for {took:.1f} s of real time, which a simulation cannot shorten. {_DO}")
+            _fail(
+                f"{call.name} waited for {took:.1f} s of real time, which a simulation cannot shorten. {_DO}"
+            )
 
     def _wait(self, done: threading.Event) -> None:
         while not done.wait(_POLL_SECONDS):
+            self._note_delays()
             stuck = self._stuck()
             if stuck is None:
                 continue
@@ -116,11 +138,19 @@ class Watchdog:
             if not done.wait(_END_SECONDS):
                 raise error
 
+    def _note_delays(self) -> None:
+        self._delays.update(run_delays())
+        now = sum(self._delays.values())
+        for call in tuple(self._calls.values()):
+            call.delays = (call.delays[0] if call.delays else now, now)
+
     def _stuck(self) -> tuple[int, str] | None:
         """Return the thread of the call that hangs and the complaint, or None. Other calls may wait for that one."""
         now = time.monotonic()
         overdue = {
-            ident: call for ident, (call, since) in self._calls.copy().items() if now - since > HANG_SECONDS
+            ident: call.name
+            for ident, call in self._calls.copy().items()
+            if now - call.since - call.delayed > HANG_SECONDS
         }
         for thread in threading.enumerate() if overdue else ():
             stack = stack_of(thread)
@@ -132,6 +162,17 @@ class Watchdog:
                 f"{(outside or stack)[-1]}. {_DO}"
             )
         return None
+
+
+def run_delays() -> dict[int, float]:
+    """Return for each thread of this process the seconds for which it was ready to run and got no core; Linux only."""
+    delays: dict[int, float] = {}
+    for thread in threading.enumerate():
+        native = thread.native_id or 0
+        with suppress(OSError, ValueError, IndexError):
+            text = Path(f"/proc/self/task/{native}/schedstat").read_text("ascii")
+            delays[native] = int(text.split()[1]) / 1e9
+    return delays
 
 
 def _fail(message: str) -> None:
