@@ -193,7 +193,8 @@ class ConsumerBase(ABC, Generic[Asker]):
         self._refuse_unusable()
         if self._is_left:
             raise PyKclError(
-                f"This {type(self).__name__} has been left. Do: iterate inside of its with block."
+                f"This {type(self).__name__} has been left, or closed. Do: iterate inside of its with block; "
+                "consumer.stop() ends a loop from elsewhere, behind the record at hand."
             )
         at_hand = self._at_hand
         if at_hand is None:
