@@ -63,6 +63,9 @@ class Task(Protocol):
     def join(self, timeout: float | None = None, /) -> None: ...
 
 
+Thread = threading.Thread
+
+
 class Coroutines:
     """The place of the one event loop of a process, which `pykcl.handlers.loop` alone fills.
 
@@ -251,9 +254,9 @@ def in_main_thread() -> bool:
     return threading.current_thread() is threading.main_thread()
 
 
-def this_thread() -> int:
-    """Return the identity of the calling thread, to compare it with that of another one."""
-    return threading.get_ident()
+def this_thread() -> Thread:
+    """Return the calling thread. Not its number, which the next thread gets once it has ended."""
+    return threading.current_thread()
 
 
 def stack_of(thread: threading.Thread | None, below: CodeType | None = None) -> tuple[str, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -70,22 +70,24 @@ class AsyncConsumer(ConsumerBase[Asker]):
         if not self._is_left:
             await self.__aexit__(None, None, None)
 
-    def __aiter__(self) -> AsyncConsumer:
+    def __aiter__(self) -> AsyncIterator[Record]:
         self._refuse_another_loop()
-        self._iterate(asyncio.current_task())
-        return self
+        return _Loop(self, self._iterate(asyncio.current_task()))
 
     async def __anext__(self) -> Record:
+        return await self._next(None)
+
+    async def _next(self, loop: int | None) -> Record:
         self._refuse_another_loop()
         me = asyncio.current_task()
-        self._ask(me)
+        self._ask(me, loop)
         self._at_once += 1
         if self._at_once >= _MOST_AT_ONCE:
             self._at_once = 0
             await asyncio.sleep(0)
-        found = self._take(me)
+        found = self._take(me, loop)
         if found is None:
-            found = await self._wait_for_record(me)
+            found = await self._wait_for_record(me, loop)
         # Nothing is awaited once a record is taken: a cancellation comes before that, or in the body of the loop.
         if isinstance(found, Record):
             return found
@@ -116,12 +118,12 @@ class AsyncConsumer(ConsumerBase[Asker]):
             await asyncio.sleep(min(left, POLL_SECONDS))
         return ready
 
-    async def _wait_for_record(self, me: Asker) -> Record | object:
+    async def _wait_for_record(self, me: Asker, loop: int | None) -> Record | object:
         until = None
         found: list[Record | object] = []
 
         def is_over() -> bool:
-            taken = self._take(me)
+            taken = self._take(me, loop)
             found.extend(() if taken is None else (taken,))
             return bool(found)
 
@@ -199,7 +201,15 @@ class AsyncConsumer(ConsumerBase[Asker]):
 
     def _is_same(self, owner: Asker, asker: Asker) -> bool:
         # A task that was made for one call of anext() has ended, and asks for no more.
-        return owner is asker or owner is None or owner.done()
+        return owner is asker or self._has_ended(owner)
+
+    def _has_ended(self, owner: Asker) -> bool:
+        return owner is None or owner.done()
+
+    def _has_failed(self, owner: Asker) -> bool:
+        # 1) A task is made for each record; 2) one fails, or is cancelled by a time-out; 3) the next one asks. Not by
+        # owner.exception(): asyncio would take the error for noticed, and never log it.
+        return owner is not None and owner.done() and (owner.cancelled() or owner._exception is not None)
 
     def _refuse_another_loop(self) -> None:
         self._refuse_unusable()
@@ -207,6 +217,21 @@ class AsyncConsumer(ConsumerBase[Asker]):
             raise PyKclError(
                 "This AsyncConsumer was entered in another event loop. Do: make one in each loop, and use it there."
             )
+
+
+class _Loop(AsyncIterator[Record]):
+    """One loop over an AsyncConsumer. As that of a Consumer, a record that it was given is acked for no other one."""
+
+    __slots__ = ("_consumer", "_number")
+
+    def __init__(self, consumer: AsyncConsumer, number: int) -> None:
+        self._consumer, self._number = consumer, number
+
+    def __aiter__(self) -> AsyncIterator[Record]:
+        return aiter(self._consumer)
+
+    def __anext__(self) -> Coroutine[Any, Any, Record]:
+        return self._consumer._next(self._number)
 
 
 def _resolve(news: asyncio.Future[None]) -> None:

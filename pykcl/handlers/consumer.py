@@ -13,7 +13,7 @@ from pykcl.config import Config
 from pykcl.errors import ConfigError, PyKclError, StopTimedOut
 from pykcl.handlers.record_queue import RecordQueue
 from pykcl.model.record import Record
-from pykcl.runtime import Event, Runtime, SystemRuntime, Task, in_main_thread, this_thread
+from pykcl.runtime import Event, Runtime, SystemRuntime, Task, Thread, in_main_thread, this_thread
 from pykcl.worker.options import AppOptions, WorkerSeams
 from pykcl.worker.signals import REPEAT_SECONDS, stop_signals_go_to
 from pykcl.worker.worker import Worker
@@ -80,7 +80,9 @@ class ConsumerBase(ABC, Generic[Asker]):
         self._is_raised = False
         # Written by one thread each, and read by any: started, asked to end, stopped, left.
         self._has_started = self._is_ending = self._is_over = self._is_left = False
-        self._at_hand: tuple[Record, Asker] | None = None
+        # With who has it, and the number of the loop that was given it.
+        self._at_hand: tuple[Record, Asker, int] | None = None
+        self._loops = 0
         self._be_new()
 
     @abstractmethod
@@ -136,8 +138,15 @@ class ConsumerBase(ABC, Generic[Asker]):
             self._has_started = True
             self._wake()
             self._worker.join()
+        except self._runtime.ends_threads_by:
+            raise
         except Exception as error:  # noqa: BLE001 - raised in the program
             self._failure = self._failure or error
+        except BaseException as error:  # noqa: BLE001 - or the program would wait for this thread for ever
+            why = f"{type(error).__name__}: {error} ended the thread of this {type(self).__name__}."
+            self._failure = self._failure or PyKclError(
+                f"{why} Do: find what raises that; it is code of the application, such as a client or a listener."
+            )
         self._is_over = True
         self._wake()
 
@@ -176,38 +185,54 @@ class ConsumerBase(ABC, Generic[Asker]):
                 'dead_letters="file:letters" or another destination; dead_letters="discard" drops it.'
             ).about("E21")
 
-    def _ask(self, asker: Asker) -> None:
-        """Ack the record before. Raises PyKclError if it is in the hands of another thread or task."""
+    def _ask(self, asker: Asker, loop: int | None) -> None:
+        """Settle the record before. Raises PyKclError if it is in other hands.
+
+        loop: the number of the loop that asks; None: the one that goes on.
+        """
         self._refuse_unusable()
         if self._is_left:
             raise PyKclError(
-                f"This {type(self).__name__} has been left. Do: iterate inside of its with block."
+                f"This {type(self).__name__} has been left, or closed. Do: iterate inside of its with block; "
+                "consumer.stop() ends a loop from elsewhere, behind the record at hand."
             )
-        record = self._no_more_at_hand(asker)
-        if record is not None:
-            self._queue.ack(record)
-
-    def _no_more_at_hand(self, asker: Asker) -> Record | None:
         at_hand = self._at_hand
         if at_hand is None:
-            return None
-        record, owner = at_hand
-        if not self._is_same(owner, asker) and self._queue.is_out(record):
-            self._refuse_many()
+            return
+        record, owner, its_loop = at_hand
+        if self._has_failed(owner):
+            self._at_hand = None
+            self._queue.put_back(record)
+            return
+        is_same = self._is_same(owner, asker)
+        if (not is_same or loop not in (None, its_loop)) and self._queue.is_out(record):
+            self._refuse_many(loops=is_same)
         self._at_hand = None
-        return record
+        self._queue.ack(record)
 
-    def _refuse_many(self) -> None:
+    def _refuse_many(self, *, loops: bool = False) -> None:
         name = type(self).__name__
+        do = f"{name}(..., auto_ack=False), and consumer.ack(record)."
+        if loops:
+            do = f"consumer.ack(record) before an inner loop is left; where loops take turns, {do}"
         raise PyKclError(
-            f"{self._MANY} ask this {name} for records, and asking for the next one acks the one before: that of the "
-            f"other one, too. Do: {name}(..., auto_ack=False), and consumer.ack(record)."
+            f"{'Two loops' if loops else self._MANY} ask this {name} for records, and asking for the next one acks "
+            f"the one before: that of the other one, too. Do: {do}"
         )
 
+    @abstractmethod
     def _is_same(self, owner: Asker, asker: Asker) -> bool:
-        return owner == asker
+        """Return True if it is the asker that has the record, or nobody has it any more."""
 
-    def _take(self, asker: Asker) -> Record | object | None:
+    @abstractmethod
+    def _has_failed(self, owner: Asker) -> bool:
+        """Return True if the owner of a record ended by an exception, so that the record is not done."""
+
+    @abstractmethod
+    def _has_ended(self, owner: Asker) -> bool:
+        """Return True if the owner of a record has ended, in whatever way."""
+
+    def _take(self, asker: Asker, loop: int | None) -> Record | object | None:
         """Return the next record, END, or None if there is none yet. Raises what has stopped the worker."""
         if self._is_left or self._is_ending:
             return END
@@ -219,15 +244,24 @@ class ConsumerBase(ABC, Generic[Asker]):
         if record is None:
             return END if self._is_over else None
         if self._auto_ack:
-            self._at_hand = record, asker
+            self._at_hand = record, asker, self._loops if loop is None else loop
         return record
 
-    def _iterate(self, asker: Asker) -> None:
-        """Begin a loop: the record that the last one has left open comes again. Raises as `_ask`."""
+    def _iterate(self, asker: Asker) -> int:
+        """Begin a loop, and return its number: the record that the last one has left open comes again.
+
+        Raises PyKclError if that is in the hands of another thread or task.
+        """
         self._refuse_unusable()
-        record = self._no_more_at_hand(asker)
-        if record is not None:
+        if self._at_hand is not None:
+            record, owner, _ = self._at_hand
+            is_free = self._is_same(owner, asker) or self._has_ended(owner)
+            if not is_free and self._queue.is_out(record):
+                self._refuse_many()
+            self._at_hand = None
             self._queue.put_back(record)
+        self._loops += 1
+        return self._loops
 
     def _idle_until(self, until: float | None) -> float | None:
         """Return the end of the wait for a record; None: there is none, or none yet. until: as it was before."""
@@ -257,7 +291,7 @@ class ConsumerBase(ABC, Generic[Asker]):
             self._raise_failure()
 
 
-class Consumer(ConsumerBase[int]):
+class Consumer(ConsumerBase[Thread]):
     """The records of a stream, for a `for` loop inside of `with`.
 
         with Consumer("orders-app", stream="orders") as consumer:
@@ -279,44 +313,58 @@ class Consumer(ConsumerBase[int]):
     def _be_new(self) -> None:
         self._waits: list[Event] = []
         self._signal_at: float | None = None
-        self._stack = ExitStack()
+        self._signals = ExitStack()
 
     def __enter__(self) -> Consumer:
         """Start to read. Raises what the start raises: SetupError, WrongStream, …"""
         with ExitStack() as stack:
             self._take_signals(stack)
             self._begin()
-            stack.callback(self._stop_worker)
-            with self._news() as news:
-                while not (self._has_started or self._is_over or self._is_ending):
-                    news.wait()
-                    news.clear()
-            self._raise_failure()
-            self._stack = stack.pop_all()
+            try:
+                with self._news() as news:
+                    while not (self._has_started or self._is_over or self._is_ending):
+                        news.wait()
+                        news.clear()
+                self._raise_failure()
+            except BaseException:
+                self._stop_worker()
+                raise
+            self._signals = stack.pop_all()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Stop to read: checkpoint what is acked and release the shards, within `shutdown_grace`."""
-        self._stack.close()
+        try:
+            if not self._is_left:
+                self._stop_worker()
+        finally:
+            # Another thread that closes the consumer may not set handlers; the block that took them is left later.
+            if in_main_thread():
+                self._signals.close()
         self._left(error)
 
     def close(self) -> None:
-        """Do what leaving the block does, and leave the record at hand open. Called again it does nothing."""
+        """Do what leaving the block does, and leave the record at hand open. Called again it does nothing.
+
+        In another thread than the one that entered the block it leaves the signals to that one.
+        """
         if not self._is_left:
             self.__exit__(None, None, None)
 
-    def __iter__(self) -> Consumer:
-        self._iterate(this_thread())
-        return self
+    def __iter__(self) -> Iterator[Record]:
+        return _Loop(self, self._iterate(this_thread()))
 
     def __next__(self) -> Record:
+        return self._next(None)
+
+    def _next(self, loop: int | None) -> Record:
         me = this_thread()
-        self._ask(me)
-        found = self._take(me)
+        self._ask(me, loop)
+        found = self._take(me, loop)
         if found is None:
-            found = self._wait_for_record(me)
+            found = self._wait_for_record(me, loop)
         if isinstance(found, Record):
             return found
         raise StopIteration
@@ -346,12 +394,22 @@ class Consumer(ConsumerBase[int]):
                 news.wait(min(left, POLL_SECONDS))
         return ready
 
-    def _wait_for_record(self, me: int) -> Record | object:
+    def _is_same(self, owner: Thread, asker: Thread) -> bool:
+        return owner is asker
+
+    def _has_failed(self, owner: Thread) -> bool:
+        # Nobody knows of a thread how it ended.
+        return False
+
+    def _has_ended(self, owner: Thread) -> bool:
+        return not owner.is_alive()
+
+    def _wait_for_record(self, me: Thread, loop: int | None) -> Record | object:
         until = None
         while True:
             with self._news() as news:
                 # Once the news cannot be missed any more.
-                found = self._take(me)
+                found = self._take(me, loop)
                 if found is not None:
                     return found
                 until = self._idle_until(until)
@@ -390,6 +448,26 @@ class Consumer(ConsumerBase[int]):
             raise KeyboardInterrupt if number == signal.SIGINT else SystemExit(128 + number)
         self._signal_at = now if self._signal_at is None else self._signal_at
         self.stop()
+
+
+class _Loop(Iterator[Record]):
+    """One loop over a Consumer. A record that it was given is acked for no other one.
+
+    1) An inner loop is left by an exception, with a record at hand; 2) the outer one catches that, and asks for its
+    next record: to ack the one before would lose it.
+    """
+
+    __slots__ = ("_consumer", "_number")
+
+    def __init__(self, consumer: Consumer, number: int) -> None:
+        self._consumer, self._number = consumer, number
+
+    def __iter__(self) -> Iterator[Record]:
+        # Also `for` over an iterator that was kept is a loop of its own.
+        return iter(self._consumer)
+
+    def __next__(self) -> Record:
+        return self._consumer._next(self._number)
 
 
 def _checked(kind: str, options: Mapping[str, Any]) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from pykcl.model.record import Key, Record
 from pykcl.processor import (
     Acknowledgements,
     Batch,
+    Checkpointer,
     InitializationInput,
     LeaseLostInput,
     RecordProcessor,
@@ -34,7 +35,9 @@ class Feed(RecordProcessor, Intake):
         self.records: deque[Record] = deque()
         self.out: dict[Key, float] = {}
         self.shard_id = ""
-        self.batch: Batch | None = None
+        # Of the last batch, whose records are not kept: nobody counts the bytes of those that are done.
+        self.acks: Acknowledgements | None = None
+        self.checkpointer: Checkpointer | None = None
         self.check_at = 0.0
         self.accepts = False
 
@@ -65,10 +68,6 @@ class Feed(RecordProcessor, Intake):
 
     def since(self, delivered: float) -> float:
         return self._queue.since(self, delivered)
-
-    @property
-    def acks(self) -> Acknowledgements | None:
-        return None if self.batch is None else self.batch.acks
 
 
 class RecordQueue:
@@ -109,7 +108,7 @@ class RecordQueue:
 
     def put(self, feed: Feed, batch: Batch) -> None:
         with self._lock:
-            feed.batch = batch
+            feed.acks, feed.checkpointer = batch.acks, batch.checkpointer
             if not feed.accepts:
                 return
             is_first = not feed.records
@@ -220,7 +219,7 @@ class RecordQueue:
             if now >= feed.check_at:
                 # 1) The machine is suspended for longer than the leases last; 2) the program goes on before the
                 # threads of the leases do: it would get records that another worker has by now.
-                if feed.batch is None or getattr(feed.batch.checkpointer, "is_lost", False):
+                if getattr(feed.checkpointer, "is_lost", False):
                     self._empty(feed)
                     continue
                 feed.check_at = now + _CHECK_EVERY

@@ -102,7 +102,7 @@ def run_consumer(
         )
         recorder.records = put_all(fleet.kinesis, STREAM, given)
         fleet.dynamodb.on_change = row_changed
-        is_async = inspect.iscoroutinefunction(program)
+        is_async = inspect.iscoroutinefunction(program) or inspect.iscoroutinefunction(type(program).__call__)
         consumer: Any = fleet.consumer(AsyncConsumer if is_async else Consumer, "worker-1", **arguments)
         consumer._queue = _RecordedQueue(consumer._queue, recorder)
         run = _run_in_a_loop if is_async else _run
@@ -130,7 +130,20 @@ def _run(
 
     simulation.spawn("timeout", "timeout", end_it)
     with consumer:
-        program(consumer)
+        _refuse_what_nobody_runs(program(consumer))
+
+
+def _refuse_what_nobody_runs(returned: object) -> None:
+    """Raise ConfigError for a program that has read nothing, so that a test of it would pass whatever it does."""
+    if inspect.iscoroutine(returned):
+        # Or Python warns of what is said here.
+        returned.close()
+    elif not (inspect.isgenerator(returned) or inspect.isasyncgen(returned)):
+        return
+    raise ConfigError(
+        f"The program returned a {type(returned).__name__}, of which nothing has run. Do: pass the async def itself, "
+        "or a function that goes through the records."
+    )
 
 
 def _run_in_a_loop(

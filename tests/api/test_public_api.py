@@ -78,6 +78,12 @@ def test_writing_a_handler_loads_neither_pydantic_nor_msgspec_nor_the_event_loop
     assert loaded.isdisjoint(HEAVY)
 
 
+def test_b_7_a_consumer_loads_neither_boto3_nor_an_event_loop():
+    loaded = modules_after("from pykcl import Consumer\nConsumer('orders-app', stream='orders')")
+    assert "pykcl.handlers.consumer" in loaded
+    assert loaded.isdisjoint({"asyncio", "boto3", "pykcl.handlers.async_consumer"})
+
+
 def test_help_loads_neither_boto3_nor_any_verb():
     loaded = modules_after("from pykcl.cli.main import main\nmain(['--help'], standalone_mode=False)")
     assert "click" in loaded

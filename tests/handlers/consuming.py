@@ -21,14 +21,10 @@ class AsAsync:
         return self.consumer.__exit__(*error)
 
     def __aiter__(self):
-        iter(self.consumer)
-        return self
+        return AsAsyncLoop(iter(self.consumer))
 
     async def __anext__(self):
-        try:
-            return next(self.consumer)
-        except StopIteration:
-            raise StopAsyncIteration from None
+        return next_of(self.consumer)
 
     async def aclose(self):
         self.consumer.close()
@@ -38,6 +34,26 @@ class AsAsync:
 
     async def wait_ready(self, timeout=None):
         return self.consumer.wait_ready(timeout)
+
+
+class AsAsyncLoop:
+    """The loop over a Consumer, for `async for`."""
+
+    def __init__(self, loop):
+        self.loop = loop
+
+    def __aiter__(self):
+        return AsAsyncLoop(iter(self.loop))
+
+    async def __anext__(self):
+        return next_of(self.loop)
+
+
+def next_of(iterator):
+    try:
+        return next(iterator)
+    except StopIteration:
+        raise StopAsyncIteration from None
 
 
 class Consuming:

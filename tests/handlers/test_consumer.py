@@ -1,6 +1,7 @@
 """`Consumer` and `AsyncConsumer` over the unmodified worker in simulated time: who has which record, whatever leaves the loop."""
 
 import asyncio
+import contextlib
 import random
 from contextlib import aclosing
 
@@ -213,6 +214,26 @@ def test_b_5_a_cancellation_at_any_moment_loses_no_record(new_fleet):
         number += 1
         assert number < 60
     assert len(done) <= len(put) + number, "a cancellation repeats the record at hand, and no other"
+
+
+def test_b_5_a_loop_that_a_time_out_ends_leaves_its_record_to_the_next_loop(new_fleet):
+    all_of = Consuming(AsyncConsumer, new_fleet(shards=1))
+    put, done = all_of.fleet.put(5), []
+
+    async def work(consumer):
+        async for record in consumer:
+            await asyncio.sleep(7)
+            done.append(record.data)
+
+    async def main():
+        async with all_of.open() as consumer:
+            while len(done) < len(put):
+                with contextlib.suppress(asyncio.TimeoutError):
+                    await asyncio.wait_for(work(consumer), 10)
+
+    all_of.run(main())
+    assert done == put, "one in each loop, and the one that was cut off comes first in the next"
+    assert all_of.rest() == []
 
 
 def test_the_next_loop_begins_with_the_record_that_the_last_one_left_open(consuming):
@@ -486,6 +507,27 @@ def test_a_shard_that_is_split_ends_once_its_records_are_acked(consuming):
     all_of.run(main())
     assert [record.data for record in got[:10]] == first
     assert sorted(record.data for record in got[10:]) == sorted(second)
+    assert checkpoint(fleet).is_shard_end
+
+
+def test_a_shard_does_not_end_while_its_last_record_is_open(consuming):
+    all_of = consuming()
+    fleet = all_of.fleet
+    put = fleet.put(3)
+    fleet.kinesis.split(STREAM, SHARD)
+
+    async def main():
+        async with all_of.open() as consumer:
+            async for record in consumer:
+                if record.data == put[2]:
+                    await all_of.sleep(20)
+                    break
+            await all_of.sleep(20)
+            assert not checkpoint(fleet).is_shard_end
+
+    all_of.run(main())
+    assert not checkpoint(fleet).is_shard_end
+    assert all_of.rest() == put[2:]
     assert checkpoint(fleet).is_shard_end
 
 
@@ -793,7 +835,9 @@ def test_outside_of_its_block_a_consumer_says_so(consuming):
                 await consumer.__aenter__()
             with pytest.raises(PyKclError, match=r"it got dict\. Do: keep the Record"):
                 consumer.ack({"id": 1})
-        with pytest.raises(PyKclError, match=r"has been left\. Do: iterate inside of its"):
+        with pytest.raises(
+            PyKclError, match=r"has been left, or closed\. Do: iterate inside of its.*consumer\.stop\(\)"
+        ):
             await anext(consumer)
         with pytest.raises(PyKclError, match="was entered before"):
             await consumer.__aenter__()

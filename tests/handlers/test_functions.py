@@ -113,6 +113,30 @@ def test_b1_1_no_annotation_is_the_record_and_a_batch_is_the_batch_itself():
     assert ids(seen[-1]) == list(range(COUNT))
 
 
+def coroutine_of(kind, body):
+    """An async function of one parameter with that annotation."""
+
+    async def function(value):
+        body(value)
+
+    function.__annotations__["value"] = kind
+    return function
+
+
+@pytest.mark.parametrize("concurrency", [1, 8])
+@pytest.mark.parametrize("make", [of, coroutine_of], ids=["def", "async def"])
+@pytest.mark.parametrize(("kind", "id_of"), FORMS, ids=[str(kind) for kind, _ in FORMS])
+def test_b1_1_every_annotation_means_the_same_in_lanes_and_in_tasks(kind, id_of, make, concurrency):
+    seen, lists = [], []
+    keys = [records({"id": number}, partition_key=str(number))[0] for number in range(12)]
+    for annotation, kept in ((kind, seen), (list[kind], lists)):
+        result = run_processor(handler(make(annotation, kept.append), concurrency=concurrency), keys)
+        assert result.lost == 0
+        assert result.checkpoints[-1] == "SHARD_END"
+    assert sorted(map(id_of, seen)) == list(range(12))
+    assert sorted(id_of(value) for batch in lists for value in batch) == list(range(12))
+
+
 def test_a_list_that_is_bare_is_a_list_of_json():
     seen = []
     run_processor(handler(of(list, seen.append)), records([1, 2], [3]))

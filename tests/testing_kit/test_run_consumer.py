@@ -95,3 +95,43 @@ def test_arguments_that_cannot_be_used_are_refused(arguments, words):
         run_consumer(read_all, records("a"), **arguments)
     with pytest.raises(ConfigError, match="a function of a consumer"):
         run_consumer("no function", records("a"))
+
+
+class Reader:
+    """An object with an async def to be called."""
+
+    async def __call__(self, consumer):
+        assert isinstance(consumer, AsyncConsumer)
+        async for _ in consumer:
+            pass
+
+
+def test_an_object_that_is_called_asynchronously_gets_an_async_consumer():
+    result = run_consumer(Reader(), records("a", "b"))
+    assert [record.text() for record in result.delivered] == ["a", "b"]
+
+
+def read_later(consumer):
+    return Reader()(consumer)
+
+
+def generate(consumer):
+    yield from consumer
+
+
+async def generate_later(consumer):
+    async for record in consumer:
+        yield record
+
+
+@pytest.mark.parametrize(
+    ("program", "kind"),
+    [
+        (read_later, "coroutine"),
+        (generate, "generator"),
+        (generate_later, "async_generator"),
+    ],
+)
+def test_a_program_that_nobody_runs_is_refused_for_it_reads_nothing(program, kind):
+    with pytest.raises(ConfigError, match=rf"returned a {kind}, of which nothing has run\. Do: "):
+        run_consumer(program, records("a"))
