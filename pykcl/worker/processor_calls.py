@@ -114,6 +114,12 @@ class Turn:
                 self._is_taken = False
 
 
+def turn_of(processor: object) -> Turn | None:
+    """Return what calls of a processor wait for; None for nothing, and for an attribute that is something else."""
+    found = getattr(processor, "turn", None)
+    return found if isinstance(found, Turn) else None
+
+
 class ProcessorCalls:
     """Calls methods of one processor.
 

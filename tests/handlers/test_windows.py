@@ -758,6 +758,23 @@ def test_an_app_reads_a_stream_in_windows():
     Worker("orders-app", stream="orders", processor=handler(collect, window=60))
 
 
+class Named(RecordProcessor):
+    """A processor whose attributes have names that the worker asks handlers of functions for."""
+
+    def initialize(self, init):
+        self.windows, self.turn = defaultdict(list), 0
+
+    def process_records(self, batch):
+        self.turn += 1
+        self.windows[self.turn].extend(batch)
+
+
+def test_attributes_of_a_class_are_its_own_though_they_are_named_like_those_of_handlers():
+    result = run_processor(Named, SOME, max_records=2)
+    assert result.lost == 0
+    assert len(result.checkpoints) == 4
+
+
 def test_records_outside_of_a_window_are_refused():
     processor = handler(sums, window=60)()
     with pytest.raises(ConfigError, match="outside of a window"):
