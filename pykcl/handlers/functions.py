@@ -38,7 +38,8 @@ class Context:
     """The surroundings of one call, for a function that has a second parameter for them.
 
     record: the record at hand; None if the function is called with a batch. batch: the whole batch that was delivered.
-    attempt: 1, 2, … for the same record, or the same batch, in this process. fencing_token: as in InitializationInput.
+    attempt: 1, 2, … for the same record, the same batch, or the end of the same window, in this process. fencing_token:
+    as in InitializationInput.
     """
 
     __slots__ = ("attempt", "batch", "fencing_token", "record")
@@ -421,7 +422,7 @@ def _place_of(function: Any) -> str:
 # -- the processor ---------------------------------------------------------------------------------------------
 
 _Key = tuple[str, int, str, int]
-"""Positions of the first and the last record of a call."""
+"""Positions of the first and the last record of a call; of a final one the start of its window."""
 
 
 class FunctionProcessor(RecordProcessor):
@@ -536,27 +537,28 @@ class FunctionProcessor(RecordProcessor):
                 replace(batch, records=records) if self._plan.form is Form.BATCH else self._decoded(records)
             )
             window = windows.window(batch.shard_id, is_final=is_final)
+            key = _key_of(batch.records) or (window.start.isoformat(), 0, "", 0)
             try:
-                returned = self._with_surroundings(value, window, batch)
+                returned = self._with_surroundings(value, window, batch, self._attempt(key))
                 must_have_run(self.handler_name, returned)
                 if not is_final:
                     windows.keep(returned)
             except FailedAt as error:
-                self._note(_key_of(batch.records))
+                self._note(key)
                 # The state before that record is not known, so the ones before it cannot be done.
                 raise ProcessingError("FailedAt in a window: the whole call counts as failed") from error
             except BaseException:
-                self._note(_key_of(batch.records))
+                self._note(key)
                 raise
         if is_final:
             windows.closed()
         self.records_filtered += len(batch) - len(records)
 
-    def _with_surroundings(self, value: Any, window: Window, batch: Batch) -> object:
+    def _with_surroundings(self, value: Any, window: Window, batch: Batch, attempt: int) -> object:
         """Call the function with its Window, and with its Context if it takes one."""
         surroundings: list[tuple[str | None, Any]] = [(self._plan.window_as, window)]
         if self._plan.context_as is not None:
-            context = Context(None, batch, self._attempt(_key_of(batch.records)), self._fencing_token)
+            context = Context(None, batch, attempt, self._fencing_token)
             surroundings.append((self._plan.context_as, context))
         named = {name: each for name, each in surroundings if name}
         return self._function(value, *(each for name, each in surroundings if not name), **named)

@@ -159,6 +159,25 @@ def test_a_late_record_goes_into_the_open_window():
     assert [len(run) for run in windows.runs([late])] == [1]
 
 
+@pytest.mark.parametrize(("state", "is_early", "opened"), [
+    # As after two minutes, say.
+    ([1], False, 120),
+    ("x" * MOST_STATE, True, 60),
+])  # fmt: skip
+def test_a_window_that_was_closed_does_not_come_back_for_a_late_record(state, is_early, opened):
+    """Its final call would overwrite what the one of the whole window has written by its start."""
+    windows = handler(Sums(), window=60)().windows
+    windows.open_for(Record(b"1", "k", "1", 60_000.0))
+    windows.keep(state)
+    assert windows.is_full is is_early
+    windows.closed()
+    late, next_one = Record(b"2", "k", "2", 59_000.0), Record(b"3", "k", "3", 181_000.0)
+    assert [len(run) for run in windows.runs([late, next_one])] == [1, 1]
+    windows.open_for(late)
+    assert windows.window(SHARD).start.timestamp() == opened
+    assert windows.ends_before(next_one)
+
+
 def test_a7_empty_windows_make_no_call():
     function = Sums()
     run(function, [*at(0, 1), *at(600, 2)], end="idle")
@@ -252,6 +271,27 @@ def test_a_state_that_cannot_be_copied_is_a_failure():
         run(closure, at(1, 1), timeout=30.0)
 
 
+class Sealed(Exception):
+    """Pickle dumps it, and cannot load it: its initializer has a parameter that its `args` have not."""
+
+    def __init__(self, text, number):
+        super().__init__(text)
+
+
+def test_a_state_that_cannot_be_loaded_fails_the_call_that_returned_it():
+    """Not the next one: its records would become dead letters, and no final call could be made."""
+    calls = []
+
+    def function(values: list[Any], window: Window) -> Any:
+        calls.append((values, window.is_final))
+        return Sealed("a", 1) if values == [2] else [*(window.state or []), *values]
+
+    result = run(function, at(1, 1, 2, 3), max_records=1, max_attempts=1, dead_letters=[].extend)
+    assert [(event.error, event.records) for event in raised(result)] == [("StateNotKept", 1)]
+    assert [[each.json() for each in letter.records] for letter in result.dead_letters] == [[2]]
+    assert calls == [([1], False), ([2], False), ([3], False), ([], True)]
+
+
 def raised(result):
     return [event for event in result.events if isinstance(event, ProcessorRaised)]
 
@@ -308,6 +348,22 @@ def test_a7_a_final_call_that_fails_blocks_the_shard_and_nothing_is_given_up():
     assert [event.records for event in raised(result)] == [0] * 7
     first = function.calls.index(([], [1, 2, 3], True))
     assert function.calls[first : first + 8] == [([], [1, 2, 3], True)] * 8
+
+
+def test_the_context_has_the_number_of_an_attempt_also_of_a_final_call():
+    attempts, failures = [], [0, 2, 1, 3]
+
+    def function(batch: Batch, window: Window, context: Context) -> Any:
+        attempts.append((len(batch), context.attempt))
+        if context.attempt <= failures[0]:
+            raise ConnectionError
+        del failures[0]
+        return 1
+
+    run(function, [*at(1, 1), *at(70, 2)])
+    of_final_calls = [attempt for records, attempt in attempts if not records]
+    assert of_final_calls == [1, 2, 3, 1, 2, 3, 4]
+    assert [attempt for records, attempt in attempts if records] == [1, 1, 2]
 
 
 @pytest.mark.parametrize("on_error", ["retry", "skip"])
@@ -712,6 +768,8 @@ class Orders(RecordProcessor):
     (sums, 0, ["out of range", "900"]),
     (sums, 901, ["out of range", "900"]),
     (sums, 0.5, ["whole seconds"]),
+    (sums, float("nan"), ["whole seconds"]),
+    (sums, float("inf"), ["whole seconds"]),
     (sums, True, ["whole seconds"]),
     (sums, "60", ["whole seconds"]),
 ])  # fmt: skip
