@@ -101,6 +101,9 @@ class WindowDelivery:
         """
         if not self._windows.is_open:
             return None
+        if self._scope.must_stop():
+            # The next owner reads the window again. The call might take longer than the stop has time for.
+            return Signal.STOP
         checkpointer = ShardCheckpointer(self._progress, self._progress.done)
         batch = Batch((), checkpointer, millis_behind, self._scope.key, self._scope.context.stream.name)
         calls, process_records = self._scope.calls, self._processor.process_records

@@ -554,6 +554,30 @@ def test_a_shard_at_rest_is_read_by_the_shared_thread_and_its_window_closes_all_
     fleet.wait(lambda: all(lease.checkpoint.sequence_number.isdigit() for lease in fleet.rows().values()))
 
 
+@pytest.mark.parametrize("state", [1, "x" * (MOST_STATE + 1)])
+@pytest.mark.parametrize("has_ended", [False, True])
+def test_a_stop_during_a_call_makes_no_final_call_though_the_window_is_over(new_fleet, state, has_ended):
+    """Whether a record of a later window is at hand, the state is too large, or the shard ends behind its records."""
+    fleet, calls = new_fleet(shards=1), []
+
+    def stops(batch: Batch, window: Window) -> Any:
+        calls.append((len(batch), window.is_final))
+        worker.stop()
+        fleet.simulation.sleep(1)
+        return state
+
+    fleet.put(1)
+    if has_ended:
+        fleet.kinesis.split("orders", fleet.open_shards()[0])
+    else:
+        fleet.simulation.sleep(70)
+        fleet.put(1)
+    worker = fleet.start("w1", processor=handler(stops, window=60))
+    fleet.simulation.sleep(60)
+    assert calls == [(1, False)]
+    assert not fleet.happened(Checkpointed)
+
+
 @pytest.mark.parametrize(("answered_at", "millis_behind", "is_due"), [
     (1000.0, 0, True),
     # 1) The page came in second 990, and was empty; 2) it waited here; 3) a record came in second 995.
