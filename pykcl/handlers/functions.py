@@ -104,10 +104,16 @@ def processor_of(found: Any, window: int | None = None, concurrency: int | None 
 
     window, concurrency: as `handler` takes them. Raises ConfigError where that is said somewhere else.
     """
-    if window is not None:
-        return handler(found, window=window, concurrency=concurrency or 1)
     made = getattr(found, _MADE, None)
     of_an_app = made[1] if made is not None and made[0] is found else None
+    if window is not None:
+        if of_an_app is not None:
+            name = getattr(found, "__name__", type(found).__name__)
+            raise ConfigError(
+                f"--window {window:g} is for a function or a Lambda handler, and {name} belongs to an App, "
+                f"which has its own options for it. Do: @app.stream(..., window={window:g})."
+            )
+        return handler(found, window=window, concurrency=concurrency or 1)
     if of_an_app is None and takes_records(found):
         return handler(found, concurrency=concurrency or 1)
     if concurrency is not None:

@@ -28,6 +28,7 @@ from pykcl import (
 )
 from pykcl.errors import CheckpointRefused, ConfigError, NotAProcessor
 from pykcl.events import Checkpointed, ProcessorRaised, RetriesExhausted
+from pykcl.handlers.functions import processor_of
 from pykcl.handlers.windows import GRACE_MILLIS, MOST_STATE, Run, is_over, runs_of, start_of
 from pykcl.model.checkpoint import Checkpoint
 from pykcl.model.record import Record
@@ -823,6 +824,18 @@ def test_options_that_contradict_windows_are_refused_by_an_app_and_by_a_worker(o
     with pytest.raises(NotAProcessor) as refused:
         run_processor(handler(sums, window=60), at(1, {}), **options)
     assert all(word in str(refused.value) for word in words)
+
+
+def test_a_function_of_an_app_keeps_its_window_and_its_filter():
+    """Called in other windows, as by --window 60, it would get the records that its filter refuses."""
+    app = App("orders-app")
+
+    @app.stream("orders", window=30, filter=lambda record: record.json() > 4)
+    def collect(values: list[Any], window: Window) -> Any:
+        return values
+
+    with pytest.raises(ConfigError, match=r"--window 60 .* collect .*@app.stream\(\.\.\., window=60\)"):
+        processor_of(collect, 60)
 
 
 def test_an_app_reads_a_stream_in_windows():
