@@ -219,7 +219,9 @@ class RecordedProcessor(RecordProcessor):
             except FailedAt as error:
                 at = index_of(error.record, records) or 0
                 recorder.delivered += records[:at]
-                self._returned(set(map(id_of, records[:at])))
+                if at:
+                    # Of no records it would say that a window is closed.
+                    self._returned(set(map(id_of, records[:at])))
                 raise
             except Exception:
                 # Part of the work was done after a checkpoint of the whole batch, and nobody knows which.

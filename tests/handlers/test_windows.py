@@ -1,6 +1,7 @@
 """Tumbling windows of functions and Lambda handlers: assignment, state, final calls, crashes, and what is refused."""
 
 import json
+from base64 import b64decode
 from collections import defaultdict
 from copy import deepcopy
 from datetime import datetime, timedelta, timezone
@@ -727,6 +728,26 @@ def test_a_partial_failure_has_the_state_of_the_records_before_it():
     result = run_processor(what, at(1, 1, 2, 3))
     assert calls == [3, 2, 2, 0]
     assert finals == [{"numbers": [each.sequence_number for each in result.records]}]
+
+
+def test_a_partial_failure_at_the_first_record_does_not_count_as_the_end_of_a_window():
+    """The run would end, and say that nothing is lost, before the final call."""
+    finals = []
+
+    def function(event, context):
+        if event["isFinalInvokeForWindow"]:
+            finals.append(event["state"])
+            return {}
+        (one,) = [each["kinesis"] for each in event["Records"]]
+        if b64decode(one["data"]) == b"2":
+            return {"batchItemFailures": [{"itemIdentifier": one["sequenceNumber"]}]}
+        return {"state": {"n": event["state"].get("n", 0) + 1}}
+
+    what = lambda_processor(function, window=60, report_batch_item_failures=True)
+    options = {"max_records": 1, "max_attempts": 1, "dead_letters": [].extend}
+    result = run_processor(what, at(1, 1, 2), end="idle", **options)
+    assert len(result.dead_letters) == 1
+    assert finals == [{"n": 1}]
 
 
 def test_a_failure_in_the_answer_to_the_final_call_blocks_the_shard():
