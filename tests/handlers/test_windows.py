@@ -698,6 +698,29 @@ def test_a7_no_state_in_the_answer_is_a_failure(response):
     assert result.lost == 0
 
 
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("end", ["crash", "lease_lost"])
+def test_a7_a_crash_in_mid_window_gives_the_same_final_state_of_a_lambda_handler(end, seed):
+    """Handlers take turns in a process, and one that has died keeps nobody waiting."""
+    finals = defaultdict(list)
+
+    def function(event, context):
+        if event["isFinalInvokeForWindow"]:
+            finals[event["window"]["start"]].append(event["state"])
+        return documented_handler(event, context)
+
+    result = run_processor(
+        lambda_processor(function, window=60), SOME, max_records=1, end=end, seed=seed, shards=2
+    )
+    assert {start: states[-1] for start, states in finals.items()} == {
+        "2026-01-02T03:04:00Z": {"k": 3},
+        "2026-01-02T03:05:00Z": {"k": 2},
+        "2026-01-02T03:09:00Z": {"k": 1},
+    }
+    assert all(state == states[0] for states in finals.values() for state in states)
+    assert result.lost == 0
+
+
 def test_the_answer_to_the_final_call_needs_no_state():
     def function(event, context):
         return None if event["isFinalInvokeForWindow"] else documented_handler(event, context)
