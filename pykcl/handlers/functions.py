@@ -107,11 +107,14 @@ def processor_of(found: Any, window: int | None = None, concurrency: int | None 
     made = getattr(found, _MADE, None)
     of_an_app = made[1] if made is not None and made[0] is found else None
     if window is not None:
-        if of_an_app is not None:
+        if of_an_app is not None or isinstance(_behind_partials(found), type):
             name = getattr(found, "__name__", type(found).__name__)
+            what, where = (
+                ("makes processors", "handler") if of_an_app is None else ("belongs to an App", "@app.stream")
+            )
             raise ConfigError(
-                f"--window {window:g} is for a function or a Lambda handler, and {name} belongs to an App, "
-                f"which has its own options for it. Do: @app.stream(..., window={window:g})."
+                f"--window {window:g} is for a function or a Lambda handler, and {name} {what}. Do: drop it; a "
+                f"function has its window in the program, {where}(..., window={window:g})."
             )
         return handler(found, window=window, concurrency=concurrency or 1)
     if of_an_app is None and takes_records(found):

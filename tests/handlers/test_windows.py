@@ -882,6 +882,12 @@ def test_a_function_of_an_app_keeps_its_window_and_its_filter():
         processor_of(collect, 60)
 
 
+@pytest.mark.parametrize("found", [Orders, handler(sums, window=30)])
+def test_window_is_refused_for_what_makes_processors(found):
+    with pytest.raises(ConfigError, match=r"--window 60 is for a function .*handler\(\.\.\., window=60\)"):
+        processor_of(found, 60)
+
+
 def test_an_app_reads_a_stream_in_windows():
     app = App("orders-app")
 
