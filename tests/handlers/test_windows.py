@@ -1,6 +1,7 @@
 """Tumbling windows of functions and Lambda handlers: assignment, state, final calls, crashes, and what is refused."""
 
 import json
+import random
 from base64 import b64decode
 from collections import defaultdict
 from copy import deepcopy
@@ -538,6 +539,40 @@ def test_a7_reshard_in_mid_window(new_fleet):
     assert len({start for _, start, _ in finals}) == 1
 
 
+def test_a7_merge_in_mid_window(new_fleet):
+    """Both windows end with their shards, and that of the child begins afresh."""
+    fleet, finals = new_fleet(shards=2), []
+
+    def collect(batch: Batch, window: Window) -> Any:
+        if window.is_final:
+            finals.append((window.shard_id, window.start, window.state))
+        return (window.state or []) + [each.data for each in batch]
+
+    fleet.start("w1", processor=handler(collect, window=900))
+    parents = fleet.open_shards()
+    before = fleet.put(20)
+    fleet.simulation.sleep(5)
+    fleet.kinesis.merge("orders", *parents)
+    fleet.wait(lambda: len(finals) == 2)
+    after = fleet.put(6)
+    fleet.wait(lambda: len(finals) == 3, 1200.0)
+    assert sorted(shard for shard, _, _ in finals[:2]) == sorted(parents)
+    assert sorted(finals[0][2] + finals[1][2]) == sorted(before)
+    assert finals[2][2] == after
+    assert len({start for _, start, _ in finals}) == 1
+
+
+def test_records_that_come_again_after_a_crash_are_too_old_for_a_short_max_record_age():
+    """As the guide says: they become dead letters, and none is lost."""
+    function = Sums()
+    result = run(
+        function, at(1, 1, 2, 3, 4), max_records=1, end="crash", max_record_age=5.0, dead_letters=[].extend
+    )
+    assert [letter.condition.value for letter in result.dead_letters] == ["RecordAgeExpired"] * 4
+    assert result.lost == 0
+    assert function.finals == {}
+
+
 def test_a_shard_at_rest_is_read_by_the_shared_thread_and_its_window_closes_all_the_same(new_fleet):
     fleet, finals = new_fleet(shards=4), []
 
@@ -554,6 +589,38 @@ def test_a_shard_at_rest_is_read_by_the_shared_thread_and_its_window_closes_all_
     ended = window.end.timestamp() - EPOCH_MILLIS / 1000
     assert ended + 120 <= now <= ended + 125
     fleet.wait(lambda: all(lease.checkpoint.sequence_number.isdigit() for lease in fleet.rows().values()))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_arrival_times_that_go_back_change_no_final_state_whoever_reads_them(new_fleet, monkeypatch, seed):
+    """Kinesis does not promise that they never do. Late records are in the same windows after a crash."""
+    rng, late, finals = random.Random(seed), {}, []
+
+    def stamped(data, key, number, arrived, *others):
+        return Record(data, key, number, arrived - late.setdefault(data, rng.choice([0, 0, 1500])), *others)
+
+    monkeypatch.setattr("pykcl.testing.memory.stream.Record", stamped)
+    fleet, arrivals = new_fleet(shards=1), []
+
+    def collect(batch: Batch, window: Window) -> Any:
+        if window.is_final:
+            finals.append((window.start.timestamp() * 1000, window.state))
+        return (window.state or []) + [each.data for each in batch]
+
+    fleet.simulation.sleep(5)
+    for number in range(60):
+        if number % 20 == 0:
+            fleet.simulation.kill(f"w{number - 20}")
+            fleet.start(f"w{number}", processor=handler(collect, window=10), idle_time_between_reads=0.3)
+        fleet.simulation.sleep(rng.choice([0.05, 0.3, 2, 6]))
+        arrivals.append((*fleet.put(1), EPOCH_MILLIS + int(fleet.simulation.now * 1000)))
+    fleet.simulation.sleep(200)
+    expected = defaultdict(list)
+    starts = naive([at - late[payload] for payload, at in arrivals], 10_000, None)
+    for (payload, _), start in zip(arrivals, starts, strict=True):
+        expected[start].append(payload)
+    assert dict(finals) == expected
+    assert all(state == expected[start] for start, state in finals)
 
 
 @pytest.mark.parametrize("state", [1, "x" * (MOST_STATE + 1)])
