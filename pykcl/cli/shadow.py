@@ -33,7 +33,9 @@ from pykcl.processor import (
     ShutdownRequestedInput,
 )
 from pykcl.runtime import SystemRuntime
+from pykcl.worker.processor_calls import turn_of
 from pykcl.worker.processor_factory import checked_processor, must_have_run
+from pykcl.worker.window_delivery import windows_of
 
 log = logging.getLogger("pykcl.shadow")
 
@@ -83,7 +85,7 @@ class Counter(RecordProcessor):
 
     def __init__(self, tally: Tally, around: RecordProcessor | None = None, empty: bool = False) -> None:
         self._tally, self._around, self._empty = tally, around, empty
-        self.turn, self.windows = getattr(around, "turn", None), getattr(around, "windows", None)
+        self.turn, self.windows = turn_of(around), windows_of(around)
 
     def initialize(self, init: InitializationInput) -> None:
         if self._around is not None:

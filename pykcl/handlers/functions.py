@@ -40,7 +40,8 @@ class Context:
     """The surroundings of one call, for a function that has a second parameter for them.
 
     record: the record at hand; None if the function is called with a batch. batch: the whole batch that was delivered.
-    attempt: 1, 2, … for the same record, or the same batch, in this process. fencing_token: as in InitializationInput.
+    attempt: 1, 2, … for the same record, the same batch, or the end of the same window, in this process. fencing_token:
+    as in InitializationInput.
     """
 
     __slots__ = ("attempt", "batch", "fencing_token", "record")
@@ -105,10 +106,19 @@ def processor_of(found: Any, window: int | None = None, concurrency: int | None 
 
     window, concurrency: as `handler` takes them. Raises ConfigError where that is said somewhere else.
     """
-    if window is not None:
-        return handler(found, window=window, concurrency=concurrency or 1)
     made = getattr(found, _MADE, None)
     of_an_app = made[1] if made is not None and made[0] is found else None
+    if window is not None:
+        if of_an_app is not None or isinstance(_behind_partials(found), type):
+            name = getattr(found, "__name__", type(found).__name__)
+            what, where = (
+                ("makes processors", "handler") if of_an_app is None else ("belongs to an App", "@app.stream")
+            )
+            raise ConfigError(
+                f"--window {window:g} is for a function or a Lambda handler, and {name} {what}. Do: drop it; a "
+                f"function has its window in the program, {where}(..., window={window:g})."
+            )
+        return handler(found, window=window, concurrency=concurrency or 1)
     if of_an_app is None and takes_records(found):
         return handler(found, concurrency=concurrency or 1)
     if concurrency is not None:
@@ -423,7 +433,7 @@ def _place_of(function: Any) -> str:
 # -- the processor ---------------------------------------------------------------------------------------------
 
 _Key = tuple[str, int, str, int]
-"""Positions of the first and the last record of a call."""
+"""Positions of the first and the last record of a call; of a final one the start of its window."""
 
 
 class FunctionProcessor(RecordProcessor):
@@ -545,27 +555,28 @@ class FunctionProcessor(RecordProcessor):
                 replace(batch, records=records) if self._plan.form is Form.BATCH else self._decoded(records)
             )
             window = windows.window(batch.shard_id, is_final=is_final)
+            key = _key_of(batch.records) or (window.start.isoformat(), 0, "", 0)
             try:
-                returned = self._with_surroundings(value, window, batch)
+                returned = self._with_surroundings(value, window, batch, self._attempt(key))
                 must_have_run(self.handler_name, returned)
                 if not is_final:
                     windows.keep(returned)
             except FailedAt as error:
-                self._note(_key_of(batch.records))
+                self._note(key)
                 # The state before that record is not known, so the ones before it cannot be done.
                 raise ProcessingError("FailedAt in a window: the whole call counts as failed") from error
             except BaseException:
-                self._note(_key_of(batch.records))
+                self._note(key)
                 raise
         if is_final:
             windows.closed()
         self.records_filtered += len(batch) - len(records)
 
-    def _with_surroundings(self, value: Any, window: Window, batch: Batch) -> object:
+    def _with_surroundings(self, value: Any, window: Window, batch: Batch, attempt: int) -> object:
         """Call the function with its Window, and with its Context if it takes one."""
         surroundings: list[tuple[str | None, Any]] = [(self._plan.window_as, window)]
         if self._plan.context_as is not None:
-            context = Context(None, batch, self._attempt(_key_of(batch.records)), self._fencing_token)
+            context = Context(None, batch, attempt, self._fencing_token)
             surroundings.append((self._plan.context_as, context))
         named = {name: each for name, each in surroundings if name}
         return self._function(value, *(each for name, each in surroundings if not name), **named)

@@ -47,7 +47,7 @@ def checked_seconds(given: object) -> int | None:
     """Return the length of a window; None: there are none. Raises ConfigError."""
     if given is None:
         return None
-    if isinstance(given, bool) or not isinstance(given, int | float) or given != int(given):
+    if isinstance(given, bool) or not isinstance(given, int | float) or given % 1 != 0:
         raise ConfigError(f"window takes whole seconds, not {given!r:.50}. Do: window=60.")
     if not 1 <= given <= LONGEST:
         raise ConfigError(f"window={given:g} is out of range. Do: write 1 to {LONGEST} seconds.")
@@ -146,7 +146,9 @@ class ShardWindows:
         self.seconds, self._form = seconds, form
         self._length = seconds * 1000
         self._start: int | None = None
+        self._earliest = 0
         self._state = form.empty
+        self._copies: list[Any] = []
         self._has_calls = False
 
     # -- for the delivery --------------------------------------------------------------------------------------
@@ -164,18 +166,26 @@ class ShardWindows:
     def runs(self, records: Sequence[Record]) -> Iterator[Sequence[Record]]:
         """Cut records into those of one window each, as they are to be delivered. Close a window in between if it ends
         before the next ones: `ends_before`."""
-        arrivals = (record.arrived_at_millis for record in records)
+        arrivals = map(self._arrival_of, records)
         for run in runs_of(arrivals, self._length, self._start):
             yield records[run.first : run.stop]
 
     def ends_before(self, record: Record) -> bool:
         """Return True if a window is open, and the record is of a later one."""
-        return self._start is not None and start_of(record.arrived_at_millis, self._length) > self._start
+        return self._start is not None and start_of(self._arrival_of(record), self._length) > self._start
 
     def open_for(self, record: Record) -> None:
         """Open the window of a record that is about to be delivered, unless one is open."""
         if self._start is None:
-            self._start = start_of(record.arrived_at_millis, self._length)
+            self._start = start_of(self._arrival_of(record), self._length)
+
+    def _arrival_of(self, record: Record) -> float:
+        """Return the arrival of a record; that of a late one no earlier than a window that may still be opened.
+
+        1) A window ends early; 2) a record of the window before it comes late; 3) as a window of its own it would have
+        a second final call, which overwrites what the first has written by its start.
+        """
+        return max(record.arrived_at_millis, self._earliest)
 
     def is_due(self, read_upto: float) -> bool:
         """Return True if the open window is to be closed, as the shard is read up to this time, epoch milliseconds."""
@@ -200,7 +210,7 @@ class ShardWindows:
         return Window(
             _time(self._start),
             _time(ends),
-            self._form.load(self._state),
+            self._copies.pop() if self._copies else self._form.load(self._state),
             shard_id,
             is_final,
             is_final and self.is_full,
@@ -214,15 +224,20 @@ class ShardWindows:
             )
         try:
             dumped = self._form.dump(state)
+            # Now, not when it is needed: the next call would fail for it, and the final one each time. That call gets
+            # this copy, and another one if it is tried again.
+            copy = self._form.load(dumped)
         except Exception as error:
             raise StateNotKept(
                 f"the state, {type(state).__name__}, cannot be copied by {self._form.name}. Do: return plain data"
             ) from error
-        self._state, self._has_calls = dumped, True
+        self._state, self._copies, self._has_calls = dumped, [copy], True
 
     def closed(self) -> None:
         """Forget the window and its state: its final call has returned, or there was none to make."""
-        self._start, self._state, self._has_calls = None, self._form.empty, False
+        if self._start is not None:
+            self._earliest = self._start if self.is_full else self._start + self._length
+        self._start, self._state, self._copies, self._has_calls = None, self._form.empty, [], False
 
 
 def _time(millis: int) -> datetime:

@@ -19,6 +19,7 @@ from pykcl.testing.simulation.course import run_simulation
 from pykcl.testing.simulation.faults import known
 from pykcl.testing.simulation.guarantees import Outcome
 from pykcl.worker.processor_factory import checked_processor
+from pykcl.worker.window_delivery import windows_of
 
 _SHOWN_EVENTS = 15
 _SHOWN_CHARACTERS = 300
@@ -83,6 +84,11 @@ def simulate(
         raise ConfigError(f"off= cannot be used: {error}") from None
     given = _checked_inputs(records)
     create = checked_processor(processor_of(what))
+    if windows_of(create()) is not None:
+        raise ConfigError(
+            "simulate is not for handlers with windows: some of its seeds leave checkpoints to the processor, and a "
+            'window moves its own. Do: run_processor(..., end="crash", seed=1), and "lease_lost".'
+        )
     outcomes = []
     for seed in range(first, first + seeds):
         watchdog = Watchdog()

@@ -31,6 +31,7 @@ from pykcl.testing.runtime.watchdog import Watchdog
 from pykcl.worker.options import DeadLetters
 from pykcl.worker.processor_calls import index_of
 from pykcl.worker.processor_factory import must_have_run
+from pykcl.worker.window_delivery import windows_of
 
 RecordId = tuple[str, str, int]
 """Shard, sequence number and sub-sequence number of a record."""
@@ -218,7 +219,9 @@ class RecordedProcessor(RecordProcessor):
             except FailedAt as error:
                 at = index_of(error.record, records) or 0
                 recorder.delivered += records[:at]
-                self._returned(set(map(id_of, records[:at])))
+                if at:
+                    # Of no records it would say that a window is closed.
+                    self._returned(set(map(id_of, records[:at])))
                 raise
             except Exception:
                 # Part of the work was done after a checkpoint of the whole batch, and nobody knows which.
@@ -235,7 +238,7 @@ class RecordedProcessor(RecordProcessor):
         """Note records that the processor has returned from. In a window they are done when it is closed."""
         recorder = self._recorder
         recorder.returned |= ids
-        if getattr(self._inner, "windows", None) is None:
+        if windows_of(self._inner) is None:
             recorder.done |= ids
         elif ids:
             self._in_window |= ids

@@ -12,6 +12,7 @@ from enum import Enum
 from pathlib import Path
 from types import TracebackType
 from typing import TypeVar, cast
+from weakref import WeakKeyDictionary
 
 from pykcl.errors import (
     LeaseLostError,
@@ -29,7 +30,7 @@ from pykcl.model.dead_letter import DeadLetter
 from pykcl.model.record import Record
 from pykcl.planning.read_schedule import backoff
 from pykcl.processor import Batch, FailedAt, Reject, StoppedAt
-from pykcl.runtime import Event, Runtime, SystemRuntime
+from pykcl.runtime import Coroutines, Event, Runtime, SystemRuntime
 from pykcl.worker.context import Context
 from pykcl.worker.processor_factory import NeverRan, must_have_run
 from pykcl.worker.signals import OwnProcess
@@ -61,14 +62,17 @@ class StopAsked(Exception):
 
 
 class Turns:
-    """One call of process_records at a time, among all processors with a `Turn` of it; first come, first served.
+    """One call of process_records at a time in a process, among all processors with a `Turn` of it; first come, first
+    served.
 
     A lock would not do: the thread that lets it go takes it again before one that waits for it has woken up.
     """
 
     def __init__(self) -> None:
         self._lock = SystemRuntime().lock()
-        self._queue: deque[Event] = deque()
+        # By the process, which its place of the event loop stands for. A simulation has several, and those that have
+        # died in a call of theirs.
+        self._queues: WeakKeyDictionary[Coroutines, deque[Event]] = WeakKeyDictionary()
 
     @contextmanager
     def taken(self, runtime: Runtime, pause: Callable[[float], bool]) -> Iterator[None]:
@@ -78,8 +82,9 @@ class Turns:
         """
         mine = runtime.event()
         with self._lock:
-            self._queue.append(mine)
-            if self._queue[0] is mine:
+            queue = self._queues.setdefault(runtime.coroutines(), deque())
+            queue.append(mine)
+            if queue[0] is mine:
                 mine.set()
         try:
             while not mine.wait(_TURN_POLL):
@@ -88,9 +93,14 @@ class Turns:
             yield
         finally:
             with self._lock:
-                self._queue.remove(mine)
-                if self._queue:
-                    self._queue[0].set()
+                queue.remove(mine)
+                if queue:
+                    queue[0].set()
+
+    def count(self, runtime: Runtime) -> int:
+        """Return how many have the turn, or wait for it, in the process of this runtime."""
+        with self._lock:
+            return len(self._queues.get(runtime.coroutines(), ()))
 
 
 class Turn:
@@ -112,6 +122,12 @@ class Turn:
                 yield
             finally:
                 self._is_taken = False
+
+
+def turn_of(processor: object) -> Turn | None:
+    """Return what calls of a processor wait for; None for nothing, and for an attribute that is something else."""
+    found = getattr(processor, "turn", None)
+    return found if isinstance(found, Turn) else None
 
 
 class ProcessorCalls:

@@ -22,7 +22,7 @@ from pykcl.worker.lane_delivery import STEP, LaneDelivery
 from pykcl.worker.lease_scope import LeaseScope
 from pykcl.worker.measurements import PageMeasures
 from pykcl.worker.prefetch import Answer
-from pykcl.worker.processor_calls import CallResult, StopAsked, index_of
+from pykcl.worker.processor_calls import CallResult, StopAsked, index_of, turn_of
 from pykcl.worker.shard_end import NOT_RETURNED, children_of_a_gone_shard
 from pykcl.worker.shard_reader import Page, ShardReader
 from pykcl.worker.watermark import Watermark
@@ -41,7 +41,7 @@ class RecordDelivery:
         self._held = held = scope.mine
         self._processor, self._progress = scope.initialized
         self._calls = scope.calls
-        self._calls.turn = getattr(self._processor, "turn", None)
+        self._calls.turn = turn_of(self._processor)
         self._page = PageMeasures(
             context.meter,
             held.key,

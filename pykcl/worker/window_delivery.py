@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from pykcl.config import Config
 from pykcl.errors import NotAProcessor
@@ -15,6 +15,7 @@ from pykcl.worker.lease_scope import LeaseScope
 from pykcl.worker.shard_end import NOT_RETURNED
 
 
+@runtime_checkable
 class Windows(Protocol):
     """The windows of one shard, as attribute `windows` of a processor: see `pykcl.handlers.windows.ShardWindows`.
 
@@ -33,9 +34,9 @@ class Windows(Protocol):
 
 
 def windows_of(processor: object) -> Windows | None:
-    """Return the windows of a processor; None for one that has none."""
-    windows: Windows | None = getattr(processor, "windows", None)
-    return windows
+    """Return the windows of a processor; None for one that has none, though it has something else of that name."""
+    found = getattr(processor, "windows", None)
+    return found if isinstance(found, Windows) else None
 
 
 def refuse_beside_windows(name: str, config: Config) -> None:
@@ -100,6 +101,9 @@ class WindowDelivery:
         """
         if not self._windows.is_open:
             return None
+        if self._scope.must_stop():
+            # The next owner reads the window again. The call might take longer than the stop has time for.
+            return Signal.STOP
         checkpointer = ShardCheckpointer(self._progress, self._progress.done)
         batch = Batch((), checkpointer, millis_behind, self._scope.key, self._scope.context.stream.name)
         calls, process_records = self._scope.calls, self._processor.process_records

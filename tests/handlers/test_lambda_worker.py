@@ -275,7 +275,7 @@ def test_turns_go_in_the_order_of_asking():
             thread = threading.Thread(target=take, args=(number,))
             thread.start()
             waiting.append(thread)
-            while len(turns._queue) < number + 2:
+            while turns.count(SYSTEM) < number + 2:
                 time.sleep(0)
     for thread in waiting:
         thread.join(10)
@@ -294,5 +294,5 @@ def test_who_stops_or_loses_its_lease_leaves_the_queue(ends):
     with turns.taken(SYSTEM, lambda _: False), pytest.raises(ends), turns.taken(SYSTEM, pause):
         raise AssertionError
     with turns.taken(SYSTEM, lambda _: False):
-        assert len(turns._queue) == 1
-    assert not turns._queue
+        assert turns.count(SYSTEM) == 1
+    assert turns.count(SYSTEM) == 0

@@ -1,6 +1,8 @@
 """Tumbling windows of functions and Lambda handlers: assignment, state, final calls, crashes, and what is refused."""
 
 import json
+import random
+from base64 import b64decode
 from collections import defaultdict
 from copy import deepcopy
 from datetime import datetime, timedelta, timezone
@@ -28,6 +30,7 @@ from pykcl import (
 )
 from pykcl.errors import CheckpointRefused, ConfigError, NotAProcessor
 from pykcl.events import Checkpointed, ProcessorRaised, RetriesExhausted
+from pykcl.handlers.functions import processor_of
 from pykcl.handlers.windows import GRACE_MILLIS, MOST_STATE, Run, is_over, runs_of, start_of
 from pykcl.model.checkpoint import Checkpoint
 from pykcl.model.record import Record
@@ -159,6 +162,25 @@ def test_a_late_record_goes_into_the_open_window():
     assert [len(run) for run in windows.runs([late])] == [1]
 
 
+@pytest.mark.parametrize(("state", "is_early", "opened"), [
+    # As after two minutes, say.
+    ([1], False, 120),
+    ("x" * MOST_STATE, True, 60),
+])  # fmt: skip
+def test_a_window_that_was_closed_does_not_come_back_for_a_late_record(state, is_early, opened):
+    """Its final call would overwrite what the one of the whole window has written by its start."""
+    windows = handler(Sums(), window=60)().windows
+    windows.open_for(Record(b"1", "k", "1", 60_000.0))
+    windows.keep(state)
+    assert windows.is_full is is_early
+    windows.closed()
+    late, next_one = Record(b"2", "k", "2", 59_000.0), Record(b"3", "k", "3", 181_000.0)
+    assert [len(run) for run in windows.runs([late, next_one])] == [1, 1]
+    windows.open_for(late)
+    assert windows.window(SHARD).start.timestamp() == opened
+    assert windows.ends_before(next_one)
+
+
 def test_a7_empty_windows_make_no_call():
     function = Sums()
     run(function, [*at(0, 1), *at(600, 2)], end="idle")
@@ -252,6 +274,27 @@ def test_a_state_that_cannot_be_copied_is_a_failure():
         run(closure, at(1, 1), timeout=30.0)
 
 
+class Sealed(Exception):
+    """Pickle dumps it, and cannot load it: its initializer has a parameter that its `args` have not."""
+
+    def __init__(self, text, number):
+        super().__init__(text)
+
+
+def test_a_state_that_cannot_be_loaded_fails_the_call_that_returned_it():
+    """Not the next one: its records would become dead letters, and no final call could be made."""
+    calls = []
+
+    def function(values: list[Any], window: Window) -> Any:
+        calls.append((values, window.is_final))
+        return Sealed("a", 1) if values == [2] else [*(window.state or []), *values]
+
+    result = run(function, at(1, 1, 2, 3), max_records=1, max_attempts=1, dead_letters=[].extend)
+    assert [(event.error, event.records) for event in raised(result)] == [("StateNotKept", 1)]
+    assert [[each.json() for each in letter.records] for letter in result.dead_letters] == [[2]]
+    assert calls == [([1], False), ([2], False), ([3], False), ([], True)]
+
+
 def raised(result):
     return [event for event in result.events if isinstance(event, ProcessorRaised)]
 
@@ -308,6 +351,22 @@ def test_a7_a_final_call_that_fails_blocks_the_shard_and_nothing_is_given_up():
     assert [event.records for event in raised(result)] == [0] * 7
     first = function.calls.index(([], [1, 2, 3], True))
     assert function.calls[first : first + 8] == [([], [1, 2, 3], True)] * 8
+
+
+def test_the_context_has_the_number_of_an_attempt_also_of_a_final_call():
+    attempts, failures = [], [0, 2, 1, 3]
+
+    def function(batch: Batch, window: Window, context: Context) -> Any:
+        attempts.append((len(batch), context.attempt))
+        if context.attempt <= failures[0]:
+            raise ConnectionError
+        del failures[0]
+        return 1
+
+    run(function, [*at(1, 1), *at(70, 2)])
+    of_final_calls = [attempt for records, attempt in attempts if not records]
+    assert of_final_calls == [1, 2, 3, 1, 2, 3, 4]
+    assert [attempt for records, attempt in attempts if records] == [1, 1, 2]
 
 
 @pytest.mark.parametrize("on_error", ["retry", "skip"])
@@ -480,6 +539,40 @@ def test_a7_reshard_in_mid_window(new_fleet):
     assert len({start for _, start, _ in finals}) == 1
 
 
+def test_a7_merge_in_mid_window(new_fleet):
+    """Both windows end with their shards, and that of the child begins afresh."""
+    fleet, finals = new_fleet(shards=2), []
+
+    def collect(batch: Batch, window: Window) -> Any:
+        if window.is_final:
+            finals.append((window.shard_id, window.start, window.state))
+        return (window.state or []) + [each.data for each in batch]
+
+    fleet.start("w1", processor=handler(collect, window=900))
+    parents = fleet.open_shards()
+    before = fleet.put(20)
+    fleet.simulation.sleep(5)
+    fleet.kinesis.merge("orders", *parents)
+    fleet.wait(lambda: len(finals) == 2)
+    after = fleet.put(6)
+    fleet.wait(lambda: len(finals) == 3, 1200.0)
+    assert sorted(shard for shard, _, _ in finals[:2]) == sorted(parents)
+    assert sorted(finals[0][2] + finals[1][2]) == sorted(before)
+    assert finals[2][2] == after
+    assert len({start for _, start, _ in finals}) == 1
+
+
+def test_records_that_come_again_after_a_crash_are_too_old_for_a_short_max_record_age():
+    """As the guide says: they become dead letters, and none is lost."""
+    function = Sums()
+    result = run(
+        function, at(1, 1, 2, 3, 4), max_records=1, end="crash", max_record_age=5.0, dead_letters=[].extend
+    )
+    assert [letter.condition.value for letter in result.dead_letters] == ["RecordAgeExpired"] * 4
+    assert result.lost == 0
+    assert function.finals == {}
+
+
 def test_a_shard_at_rest_is_read_by_the_shared_thread_and_its_window_closes_all_the_same(new_fleet):
     fleet, finals = new_fleet(shards=4), []
 
@@ -496,6 +589,62 @@ def test_a_shard_at_rest_is_read_by_the_shared_thread_and_its_window_closes_all_
     ended = window.end.timestamp() - EPOCH_MILLIS / 1000
     assert ended + 120 <= now <= ended + 125
     fleet.wait(lambda: all(lease.checkpoint.sequence_number.isdigit() for lease in fleet.rows().values()))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_arrival_times_that_go_back_change_no_final_state_whoever_reads_them(new_fleet, monkeypatch, seed):
+    """Kinesis does not promise that they never do. Late records are in the same windows after a crash."""
+    rng, late, finals = random.Random(seed), {}, []
+
+    def stamped(data, key, number, arrived, *others):
+        return Record(data, key, number, arrived - late.setdefault(data, rng.choice([0, 0, 1500])), *others)
+
+    monkeypatch.setattr("pykcl.testing.memory.stream.Record", stamped)
+    fleet, arrivals = new_fleet(shards=1), []
+
+    def collect(batch: Batch, window: Window) -> Any:
+        if window.is_final:
+            finals.append((window.start.timestamp() * 1000, window.state))
+        return (window.state or []) + [each.data for each in batch]
+
+    fleet.simulation.sleep(5)
+    for number in range(60):
+        if number % 20 == 0:
+            fleet.simulation.kill(f"w{number - 20}")
+            fleet.start(f"w{number}", processor=handler(collect, window=10), idle_time_between_reads=0.3)
+        fleet.simulation.sleep(rng.choice([0.05, 0.3, 2, 6]))
+        arrivals.append((*fleet.put(1), EPOCH_MILLIS + int(fleet.simulation.now * 1000)))
+    fleet.simulation.sleep(200)
+    expected = defaultdict(list)
+    starts = naive([at - late[payload] for payload, at in arrivals], 10_000, None)
+    for (payload, _), start in zip(arrivals, starts, strict=True):
+        expected[start].append(payload)
+    assert dict(finals) == expected
+    assert all(state == expected[start] for start, state in finals)
+
+
+@pytest.mark.parametrize("state", [1, "x" * (MOST_STATE + 1)])
+@pytest.mark.parametrize("has_ended", [False, True])
+def test_a_stop_during_a_call_makes_no_final_call_though_the_window_is_over(new_fleet, state, has_ended):
+    """Whether a record of a later window is at hand, the state is too large, or the shard ends behind its records."""
+    fleet, calls = new_fleet(shards=1), []
+
+    def stops(batch: Batch, window: Window) -> Any:
+        calls.append((len(batch), window.is_final))
+        worker.stop()
+        fleet.simulation.sleep(1)
+        return state
+
+    fleet.put(1)
+    if has_ended:
+        fleet.kinesis.split("orders", fleet.open_shards()[0])
+    else:
+        fleet.simulation.sleep(70)
+        fleet.put(1)
+    worker = fleet.start("w1", processor=handler(stops, window=60))
+    fleet.simulation.sleep(60)
+    assert calls == [(1, False)]
+    assert not fleet.happened(Checkpointed)
 
 
 @pytest.mark.parametrize(("answered_at", "millis_behind", "is_due"), [
@@ -616,6 +765,29 @@ def test_a7_no_state_in_the_answer_is_a_failure(response):
     assert result.lost == 0
 
 
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("end", ["crash", "lease_lost"])
+def test_a7_a_crash_in_mid_window_gives_the_same_final_state_of_a_lambda_handler(end, seed):
+    """Handlers take turns in a process, and one that has died keeps nobody waiting."""
+    finals = defaultdict(list)
+
+    def function(event, context):
+        if event["isFinalInvokeForWindow"]:
+            finals[event["window"]["start"]].append(event["state"])
+        return documented_handler(event, context)
+
+    result = run_processor(
+        lambda_processor(function, window=60), SOME, max_records=1, end=end, seed=seed, shards=2
+    )
+    assert {start: states[-1] for start, states in finals.items()} == {
+        "2026-01-02T03:04:00Z": {"k": 3},
+        "2026-01-02T03:05:00Z": {"k": 2},
+        "2026-01-02T03:09:00Z": {"k": 1},
+    }
+    assert all(state == states[0] for states in finals.values() for state in states)
+    assert result.lost == 0
+
+
 def test_the_answer_to_the_final_call_needs_no_state():
     def function(event, context):
         return None if event["isFinalInvokeForWindow"] else documented_handler(event, context)
@@ -646,6 +818,26 @@ def test_a_partial_failure_has_the_state_of_the_records_before_it():
     result = run_processor(what, at(1, 1, 2, 3))
     assert calls == [3, 2, 2, 0]
     assert finals == [{"numbers": [each.sequence_number for each in result.records]}]
+
+
+def test_a_partial_failure_at_the_first_record_does_not_count_as_the_end_of_a_window():
+    """The run would end, and say that nothing is lost, before the final call."""
+    finals = []
+
+    def function(event, context):
+        if event["isFinalInvokeForWindow"]:
+            finals.append(event["state"])
+            return {}
+        (one,) = [each["kinesis"] for each in event["Records"]]
+        if b64decode(one["data"]) == b"2":
+            return {"batchItemFailures": [{"itemIdentifier": one["sequenceNumber"]}]}
+        return {"state": {"n": event["state"].get("n", 0) + 1}}
+
+    what = lambda_processor(function, window=60, report_batch_item_failures=True)
+    options = {"max_records": 1, "max_attempts": 1, "dead_letters": [].extend}
+    result = run_processor(what, at(1, 1, 2), end="idle", **options)
+    assert len(result.dead_letters) == 1
+    assert finals == [{"n": 1}]
 
 
 def test_a_failure_in_the_answer_to_the_final_call_blocks_the_shard():
@@ -712,6 +904,8 @@ class Orders(RecordProcessor):
     (sums, 0, ["out of range", "900"]),
     (sums, 901, ["out of range", "900"]),
     (sums, 0.5, ["whole seconds"]),
+    (sums, float("nan"), ["whole seconds"]),
+    (sums, float("inf"), ["whole seconds"]),
     (sums, True, ["whole seconds"]),
     (sums, "60", ["whole seconds"]),
 ])  # fmt: skip
@@ -743,6 +937,24 @@ def test_options_that_contradict_windows_are_refused_by_an_app_and_by_a_worker(o
     assert all(word in str(refused.value) for word in words)
 
 
+def test_a_function_of_an_app_keeps_its_window_and_its_filter():
+    """Called in other windows, as by --window 60, it would get the records that its filter refuses."""
+    app = App("orders-app")
+
+    @app.stream("orders", window=30, filter=lambda record: record.json() > 4)
+    def collect(values: list[Any], window: Window) -> Any:
+        return values
+
+    with pytest.raises(ConfigError, match=r"--window 60 .* collect .*@app.stream\(\.\.\., window=60\)"):
+        processor_of(collect, 60)
+
+
+@pytest.mark.parametrize("found", [Orders, handler(sums, window=30)])
+def test_window_is_refused_for_what_makes_processors(found):
+    with pytest.raises(ConfigError, match=r"--window 60 is for a function .*handler\(\.\.\., window=60\)"):
+        processor_of(found, 60)
+
+
 def test_an_app_reads_a_stream_in_windows():
     app = App("orders-app")
 
@@ -756,6 +968,23 @@ def test_an_app_reads_a_stream_in_windows():
     run_processor(collect, SOME)
     assert found == list(SUMS.values())
     Worker("orders-app", stream="orders", processor=handler(collect, window=60))
+
+
+class Named(RecordProcessor):
+    """A processor whose attributes have names that the worker asks handlers of functions for."""
+
+    def initialize(self, init):
+        self.windows, self.turn = defaultdict(list), 0
+
+    def process_records(self, batch):
+        self.turn += 1
+        self.windows[self.turn].extend(batch)
+
+
+def test_attributes_of_a_class_are_its_own_though_they_are_named_like_those_of_handlers():
+    result = run_processor(Named, SOME, max_records=2)
+    assert result.lost == 0
+    assert len(result.checkpoints) == 4
 
 
 def test_records_outside_of_a_window_are_refused():

@@ -78,7 +78,7 @@ def test_a_state_that_a_failing_call_has_changed_is_caught(monkeypatch):
 
 def test_a_window_that_is_closed_too_early_is_caught(monkeypatch):
     monkeypatch.setattr(windows, "GRACE_MILLIS", -20_000)
-    assert run_simulation(1, windows=True).broken.guarantee is Guarantee.NO_GAP
+    assert run_simulation(2, windows=True).broken.guarantee is Guarantee.NO_GAP
 
 
 def _must_be_kept(seed, **kinds):

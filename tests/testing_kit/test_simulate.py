@@ -7,7 +7,7 @@ from typing import ClassVar
 import pytest
 from kit_processors import Orders
 
-from pykcl import ConfigError, RecordProcessor
+from pykcl import Batch, ConfigError, RecordProcessor, Window, handler
 from pykcl.testing import SimulationFailed, records, simulate
 
 
@@ -133,3 +133,13 @@ def test_every_record_of_the_user_is_put_however_many_there_are():
 def test_arguments_that_cannot_be_used_are_refused(arguments, text):
     with pytest.raises(ConfigError, match=text):
         simulate(**{"what": Orders, **arguments})
+
+
+def test_a_handler_with_windows_is_refused_not_blamed():
+    """Some of the seeds checkpoint by hand, which windows do not allow."""
+
+    def count(batch: Batch, window: Window) -> int:
+        return (window.state or 0) + len(batch)
+
+    with pytest.raises(ConfigError, match=r"windows.*run_processor\(.*end=\"crash\""):
+        simulate(handler(count, window=60), seeds=1)

@@ -26,6 +26,7 @@ from pykcl.processor import Batch, InitializationInput, ProcessorFactory, Shutdo
 from pykcl.runtime import Runtime
 from pykcl.worker.processor_calls import reported
 from pykcl.worker.processor_factory import must_have_run
+from pykcl.worker.window_delivery import windows_of
 
 MAX_HASH_KEY = 2**128 - 1
 _TRIES = 20
@@ -254,7 +255,7 @@ class ToHandler:
             shard_id, stream, letter.first, None, 0, checkpointer, letter.application, letter.stream_arn
         )
         failed = _failure("initialize", partial(processor.initialize, begin))
-        if not failed and getattr(processor, "windows", None) is not None:
+        if not failed and windows_of(processor) is not None:
             failed = "the handler has windows, and a letter is in none of them: use --to-stream"
         for number, (_, records) in zip(numbers, letters, strict=True):
             checkpointer.delivered = records[-1].position
