@@ -8,14 +8,14 @@ REACHED = {
     "cycles": 0,
     "small files with one importer": 1,
     "docstrings that are clauses": 0,
-    "words": 31,
+    "words": 30,
 }
 """What each measure may come to; a change that lowers one lowers it here."""
 SIZES = {
     "files of pykcl/": 280,
-    "lines of pykcl/": 68_600,
+    "lines of pykcl/": 69_000,
     "lines of the core": 27_300,
-    "lines of tests/": 105_500,
+    "lines of tests/": 106_600,
 }
 """Sizes that may not be exceeded. A change that needs more raises the number here and gives the reason in its message."""
 

@@ -147,7 +147,7 @@ class Round:
             self._settling.wake()
 
     def begin(self, lane: Lane, how: Callable[[], Callable[[], Standing]]) -> None:
-        """Start a lane by `how`, which returns what tells where it stands; note an error of that."""
+        """Start a lane by `how`, which returns a function for its standing; note an error of that."""
         try:
             lane.standing = how()
         except self._settling.runtime.ends_threads_by:
@@ -481,7 +481,7 @@ class LanePool:
         self._is_closed = False
 
     def run(self, body: Callable[[], None]) -> Callable[[], Standing]:
-        """Run it in a thread that has nothing to do, or in a new one; return what tells where that stands."""
+        """Run it in a thread that has nothing to do, or in a new one; return a function for its standing."""
         with self._lock:
             found = self._idle.pop() if self._idle else None
             self._count += found is None

@@ -45,8 +45,8 @@ class RecordDelivery:
         self._page = PageMeasures(
             context.meter,
             held.key,
-            lambda: getattr(self._processor, "records_filtered", 0),
-            lambda: getattr(self._processor, "lane_share", None),
+            lambda: int(self._number("records_filtered") or 0),
+            lambda: self._number("lane_share"),
         )
         lease = held.lease
         after = None if lease.checkpoint.is_sentinel else lease.checkpoint
@@ -62,8 +62,10 @@ class RecordDelivery:
         self._acking: AckDelivery | None = None
         self._lanes: LaneDelivery | None = None
         reserve, release = None, context.memory.release
-        settles_by = getattr(self._processor, "settle_by", None)
-        if settles_by is not None:
+        # An attribute named settle_by alone may be the user's own.
+        processor = self._processor if hasattr(self._processor, "settles_because") else None
+        settle_by = getattr(processor, "settle_by", None)
+        if settle_by is not None:
             watermark = self._progress.watermark = Watermark(context.runtime, context.memory.release)
             self._lanes = LaneDelivery(
                 scope,
@@ -72,7 +74,7 @@ class RecordDelivery:
                 write=self._checkpoint_if_due,
                 write_meanwhile=self._checkpoint_meanwhile,
             )
-            settles_by(self._lanes.settling)
+            settle_by(self._lanes.settling)
         elif self._progress.watermark is not None:
             self._acking = AckDelivery(
                 scope,
@@ -92,6 +94,11 @@ class RecordDelivery:
             config.batch_size or config.max_records, config.batch_window, release, context.runtime
         )
         scope.children, scope.lag = (), None
+
+    def _number(self, name: str) -> float | None:
+        """Return a number that handlers have as this attribute; None where a processor has something else there."""
+        found = getattr(self._processor, name, None)
+        return found if isinstance(found, int | float) else None
 
     # -- reading -----------------------------------------------------------------------------------------------
 

@@ -975,6 +975,7 @@ class Named(RecordProcessor):
 
     def initialize(self, init):
         self.windows, self.turn = defaultdict(list), 0
+        self.settle_by = self.records_filtered = self.lane_share = ["mine"]
 
     def process_records(self, batch):
         self.turn += 1
