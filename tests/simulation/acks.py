@@ -18,9 +18,12 @@ from pykcl.testing.simulation.guarantees import Guarantee
 from pykcl.testing.simulation.processors import FaultyProcessor
 from tests.simulation.checkers.request_budget import Rule
 from tests.simulation.lanes import AckBook, LaneChecker, draw_lanes
+from tests.simulation.quiescence import FleetQuiescence
 from tests.simulation.world import CheckedWorld
 
 _LATE_AT_REST = 3.0
+_LANES_END = 60.0
+"""Seconds within which the lanes end that were at work when the faults ended."""
 _STEP = 0.5
 """Seconds after which a thread that holds a record back checks whether it is still of use."""
 
@@ -128,6 +131,26 @@ class AckProcessor(FaultyProcessor):
             if self._faults.healed:
                 break
         return True
+
+
+class AckQuiescence(FleetQuiescence):
+    """FleetQuiescence with a successor for a worker that stops because of a record that raised before.
+
+    1) A record raises in a lane; 2) the faults end, and two workers are there; 3) the other lanes of its batch end, and
+    on_error="raise" stops the worker; 4) the other one may hold too few leases to read every shard.
+    """
+
+    def _expect_soon(
+        self, condition: Callable[[], bool], seconds: float, guarantee: Guarantee, what: Callable[[], str]
+    ) -> None:
+        def holds() -> bool:
+            fleet, world = self._fleet, self._world
+            may_fail = world.simulation.now < world.healed_at + _LANES_END
+            if guarantee is Guarantee.ALL_DELIVERED and may_fail and len(fleet.workers()) < fleet.fewest():
+                fleet.start()
+            return condition()
+
+        super()._expect_soon(holds, seconds, guarantee, what)
 
 
 class AckWorld(CheckedWorld):

@@ -9,7 +9,7 @@ from pykcl.processor import RecordProcessor
 from pykcl.testing.simulation import course
 from pykcl.testing.simulation.course import Course
 from pykcl.testing.simulation.guarantees import Guarantee, Outcome, Violations
-from tests.simulation.acks import AckWorld
+from tests.simulation.acks import AckQuiescence, AckWorld
 from tests.simulation.chaos import FleetChaos
 from tests.simulation.faults import AckFaults, FleetFaults, Leaders, NativeFaults, PolicyFaults, WindowFaults
 from tests.simulation.lease_table_actions import lose_and_restore_the_table
@@ -98,6 +98,7 @@ class AckCourse(FleetCourse):
 
     faults = AckFaults
     world = AckWorld
+    quiescence = AckQuiescence
 
 
 class WindowCourse(FleetCourse):
