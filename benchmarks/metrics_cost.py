@@ -54,7 +54,7 @@ class NoTrouble:
 
 def polls(stream: KinesisStream, which: str, meter: Meter) -> Callable[[], int]:
     """One poll, as shard_reader, shard_delivery and processor_calls make it between them."""
-    measures = PageMeasures(meter, SHARD, lambda: 0)
+    measures = PageMeasures(meter, SHARD, lambda: 0, lambda: None)
 
     def once() -> int:
         with meter.timed(catalog.GET_RECORDS, SHARD):
@@ -98,7 +98,7 @@ def publishing(port: int, shards: int, seconds: int, polls_a_second: float) -> f
 
     def fill() -> None:
         for number in range(shards):
-            measures = PageMeasures(meter, f"shardId-{number:012d}", lambda: 0)
+            measures = PageMeasures(meter, f"shardId-{number:012d}", lambda: 0, lambda: None)
             measures.began(0)
             measures.delivering()
             measures.delivered(())
