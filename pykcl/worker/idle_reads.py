@@ -152,7 +152,8 @@ class IdleShardPoller:
         """
         with self._lock:
             if poll.state is _State.WAITING:
-                del self._waiting[poll]
+                # It is not there if its thread is ended before `delegate` has added it.
+                self._waiting.pop(poll, None)
             over = None
             if poll.state is _State.BUSY:
                 over = poll.over = self._runtime.event()

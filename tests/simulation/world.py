@@ -363,8 +363,13 @@ class CheckedFleet(SimulatedFleet):
         # Only user code may keep a stop from ending: what reads and delivers runs in threads named after shards.
         own = [name for name in left if not name.startswith("pykcl-shardId")]
         if len(own) < len(left):
-            # A heartbeat waits for the checkpoint that user code is writing. Lanes of a shard run user code, too.
-            own = [name for name in own if "-renewer-" not in name and not name.startswith("pykcl-lane")]
+            # A heartbeat waits for the checkpoint that user code is writing. Lanes of a shard, and the event loop, run
+            # user code, too.
+            own = [
+                name
+                for name in own
+                if "-renewer-" not in name and not name.startswith(("pykcl-lane", "pykcl-loop"))
+            ]
         world.violations.expect(
             not own or stood_still > 0, Guarantee.STOP, f"{host.name} could not stop {own}"
         )
