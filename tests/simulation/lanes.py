@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import deque
+from contextlib import nullcontext, suppress
 from typing import Any
 
 from pykcl.handlers.functions import Context, handler
@@ -103,8 +104,11 @@ class LaneChecker(FaultyProcessor):
                 self._lanes.process_records(batch)
             except Exception:
                 self._book.failed(stands_for)
+                # 1) A record raises; 2) the faults end, and the worker is stopped; 3) the rest of its batch ends.
+                owning.has_failed_in_faults = not owning.while_healed
                 self._none_may_run(batch)
                 raise
+            owning.has_failed_in_faults = False
             self._none_may_run(batch)
             left = [position for position in positions if not self._book.is_done(position)]
             self._checker.expect(
@@ -181,15 +185,18 @@ class LaneChecker(FaultyProcessor):
         self._book.says_done(position)
         self._checker.record_log.delivered(owning.shard_id, [position])
         owning.delivered.add(position)
-        if self._faults.happens("F23.twice", f"{self._host} {record.shard_id}"):
+        is_settled = self._faults.happens("F23.twice", f"{self._host} {record.shard_id}")
+        if is_settled:
             # The lane does so once more.
             self._settling.settle((record.sequence_number, record.sub_sequence_number))
         if not self._has_checkpointed and self._faults.happens(
             "F17.twice", f"{self._host} {record.shard_id}"
         ):
             self._has_checkpointed = True
-            # Mostly refused: up to the records that are done without a gap.
-            self._checkpoint(context.batch.checkpointer, record)
+            # A record that is settled is done, and its call may not fail any more: no worker settles it before that.
+            with suppress(Exception) if is_settled else nullcontext():
+                # Mostly refused: up to the records that are done without a gap.
+                self._checkpoint(context.batch.checkpointer, record)
 
 
 def draw_lanes(rng: random.Random) -> dict[str, Any]:

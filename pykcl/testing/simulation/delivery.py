@@ -173,6 +173,7 @@ class Ownership:
     reported. while_healed: whether the last batch was given without faults. is_robbed: whether the next owner of the
     lease has started.
     confirmed: up to where its processor checkpointed inside the running batch. perhaps: the same, but it raised.
+    has_failed_in_faults: whether the last batch failed and was given before the faults ended.
     """
 
     host: str
@@ -188,6 +189,7 @@ class Ownership:
     while_healed: bool = False
     is_durable_end: bool = False
     is_robbed: bool = False
+    has_failed_in_faults: bool = False
     confirmed: Position | None = None
     perhaps: Position | None = None
 
@@ -303,9 +305,10 @@ class DeliveryChecker:
         fate = self.fates.get(last.host, "other")
         if fate != "clean stop":
             return fate
-        # Clean only for what it released, and only it had: what an earlier owner left undone is not its fault.
+        # Clean only for what it released, and only it had: what an earlier owner left undone is not its fault. Nor is
+        # what lies behind a record that raised while there were faults.
         own = (last.host, shard_id) in self.released and not last.delivered.isdisjoint(repeated)
-        return fate if own else "other"
+        return fate if own and not last.has_failed_in_faults else "other"
 
     def called(self, owning: Ownership, method: str) -> None:
         """LIFE_CYCLE: initialized, batches, shard_ended perhaps again, shutdown_requested once, or lease_lost once and
