@@ -174,9 +174,8 @@ class AckWorld(CheckedWorld):
                 self.options.pop("checkpoint_interval", None)
             self.concurrency = self.rng.choice([2, 4, 16] if self.way == "lanes" else [1, 2, 4, 16])
         super()._create_checkers()
-        if self.way != "acks":
-            # Besides those after a batch one a second while lanes run.
-            self.observer.budgets.rules["checkpoint"] = Rule(20, 28, ("batch", "GetItem"))
+        # Besides those after a batch one a second while lanes run, or acks come in and no batch does.
+        self.observer.budgets.rules["checkpoint"] = Rule(20, 28, ("batch", "GetItem"))
         self.observer.losses.reads_ahead = self.options["batch_window"] > 0
         self.books: dict[tuple[str, str], AckBook] = {}
 
