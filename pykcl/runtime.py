@@ -32,7 +32,10 @@ _LONGEST_SLEEP = 0.2 if sys.platform == "win32" else 1.0
 
 
 class EndsThread(BaseException):
-    """Base of what a runtime raises in a thread to end it: no code but the runtime's own may catch it."""
+    """Base of what a runtime raises in a thread to end it; no error of user code. Only the runtime itself may catch it.
+
+    In production nothing raises it; a simulation does.
+    """
 
 
 class Lock(Protocol):
@@ -80,10 +83,6 @@ class Coroutines:
 class Runtime(Protocol):
     """Threads, waits, clocks and randomness. In production they are real; a simulation derives them from one seed."""
 
-    @property
-    def ends_threads_by(self) -> tuple[type[BaseException], ...]:
-        """Exceptions that this runtime raises in a thread to end it; they are not errors of user code."""
-
     def monotonic(self) -> float:
         """Seconds of a clock that never goes back; only differences mean anything.
 
@@ -123,8 +122,6 @@ class Runtime(Protocol):
 
 class SystemRuntime:
     """Real threads and the real clock."""
-
-    ends_threads_by: tuple[type[BaseException], ...] = ()
 
     def __init__(self) -> None:
         self._random = random.Random()  # noqa: S311 - jitter and fair choice, not secrets

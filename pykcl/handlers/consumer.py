@@ -13,7 +13,7 @@ from pykcl.config import Config
 from pykcl.errors import ConfigError, PyKclError, StopTimedOut
 from pykcl.handlers.record_queue import RecordQueue
 from pykcl.model.record import Record
-from pykcl.runtime import Event, Runtime, SystemRuntime, Task, Thread, in_main_thread, this_thread
+from pykcl.runtime import EndsThread, Event, Runtime, SystemRuntime, Task, Thread, in_main_thread, this_thread
 from pykcl.worker.options import AppOptions, WorkerSeams
 from pykcl.worker.signals import REPEAT_SECONDS, stop_signals_go_to
 from pykcl.worker.worker import Worker
@@ -138,7 +138,7 @@ class ConsumerBase(ABC, Generic[Asker]):
             self._has_started = True
             self._wake()
             self._worker.join()
-        except self._runtime.ends_threads_by:
+        except EndsThread:
             raise
         except Exception as error:  # noqa: BLE001 - raised in the program
             self._failure = self._failure or error

@@ -29,7 +29,7 @@ from pykcl.processor import (
     ShutdownRequestedInput,
     StoppedAt,
 )
-from pykcl.runtime import Runtime, SystemRuntime, Task
+from pykcl.runtime import EndsThread, Runtime, SystemRuntime, Task
 from pykcl.worker.lane_delivery import STEP
 from pykcl.worker.processor_calls import index_of
 from pykcl.worker.processor_factory import must_have_run
@@ -37,6 +37,7 @@ from pykcl.worker.threads import Helpers
 
 if TYPE_CHECKING:
     from pykcl.handlers.loop import HandlerLoop
+    from pykcl.worker.processor_calls import Standing
 
 MOST = 256
 """Most lanes of a shard."""
@@ -106,10 +107,6 @@ _FATAL = (RestartShard, TableGone, NotAProcessor)
 """Errors that are about no record: the whole batch ends with them."""
 
 
-Standing = tuple[str, tuple[str, ...]]
-"""Where a call stands: the name of its thread, and its stack as in `Runtime.stack`."""
-
-
 class Lane:
     """The records of some partition keys. Used by one thread at a time.
 
@@ -150,7 +147,7 @@ class Round:
         """Start a lane by `how`, which returns a function for its standing; note an error of that."""
         try:
             lane.standing = how()
-        except self._settling.runtime.ends_threads_by:
+        except EndsThread:
             raise
         except Exception as error:  # noqa: BLE001 - no thread is left, say
             # Not raised: 1) the lanes before it run; 2) the batch would count as failed; 3) it is delivered again, and
@@ -207,7 +204,6 @@ class Round:
         """
         settling, caller, batch = self._settling, lane.caller, self._batch
         settle, takes_each = settling.settle, caller.takes_each
-        ends = settling.runtime.ends_threads_by
         parts: Iterator[Sequence[Record]] = iter(
             ((r,) for r in lane.records) if takes_each else self._parts(lane)
         )
@@ -222,7 +218,7 @@ class Round:
                 )
                 if returned is not None:
                     yield returned
-            except ends:
+            except EndsThread:
                 raise
             except _FATAL as error:
                 lane.error = error

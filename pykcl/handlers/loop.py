@@ -8,12 +8,15 @@ from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from pathlib import PurePath
 from types import CodeType, CoroutineType, GeneratorType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pykcl.errors import InternalError
-from pykcl.runtime import Coroutines, Runtime
+from pykcl.runtime import Coroutines, EndsThread, Runtime
 from pykcl.worker.processor_factory import why_it_runs_nothing
 from pykcl.worker.threads import Helpers
+
+if TYPE_CHECKING:
+    from pykcl.worker.processor_calls import Standing
 
 log = logging.getLogger("pykcl.handlers")
 
@@ -90,8 +93,8 @@ class HandlerLoop:
             return now - asked_at, self._runtime.stack(self.task, below=_STEP)[-_MAX_FRAMES:]
         return None
 
-    def standing(self, task: Any, below: CodeType) -> tuple[str, tuple[str, ...]]:
-        """Return the name of the loop's thread, and where a task stands; below: as in `Runtime.stack`.
+    def standing(self, task: Any, below: CodeType) -> Standing:
+        """Return where a task stands; below: as in `Runtime.stack`.
 
         Called by another thread. A task that runs right now has the stack of that thread.
         """
@@ -146,7 +149,7 @@ class HandlerLoop:
     def _step(self, run: Callable[[], object]) -> None:
         try:
             run()
-        except self._runtime.ends_threads_by:
+        except EndsThread:
             raise
         except BaseException as error:  # noqa: BLE001 - sys.exit of a task that a handler has left behind, say
             log.error("a task in the event loop raised error=%s", type(error).__name__)

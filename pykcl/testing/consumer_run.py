@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
@@ -21,6 +20,7 @@ from pykcl.testing.recorder import RecordedLetters, Recorder, id_of
 from pykcl.testing.result import Result, RunFailed
 from pykcl.testing.runtime import Simulation
 from pykcl.testing.runtime.event_loop import run_coroutine
+from pykcl.worker.processor_factory import ASYNC, NeverRan, must_have_run, why_it_runs_nothing
 
 _SET_BY_THE_RUN = {"clients", "initial_position", "on_event", "region", "session", "stream", "table_name"}
 """Options of a consumer that a run gives by itself."""
@@ -102,7 +102,7 @@ def run_consumer(
         )
         recorder.records = put_all(fleet.kinesis, STREAM, given)
         fleet.dynamodb.on_change = row_changed
-        is_async = inspect.iscoroutinefunction(program) or inspect.iscoroutinefunction(type(program).__call__)
+        is_async = why_it_runs_nothing(program) == ASYNC
         consumer: Any = fleet.consumer(AsyncConsumer if is_async else Consumer, "worker-1", **arguments)
         consumer._queue = _RecordedQueue(consumer._queue, recorder)
         run = _run_in_a_loop if is_async else _run
@@ -135,15 +135,13 @@ def _run(
 
 def _refuse_what_nobody_runs(returned: object) -> None:
     """Raise ConfigError for a program that has read nothing, so that a test of it would pass whatever it does."""
-    if inspect.iscoroutine(returned):
-        # Or Python warns of what is said here.
-        returned.close()
-    elif not (inspect.isgenerator(returned) or inspect.isasyncgen(returned)):
-        return
-    raise ConfigError(
-        f"The program returned a {type(returned).__name__}, of which nothing has run. Do: pass the async def itself, "
-        "or a function that goes through the records."
-    )
+    try:
+        must_have_run("program", returned)
+    except NeverRan:
+        raise ConfigError(
+            f"The program returned a {type(returned).__name__}, of which nothing has run. Do: pass the async def "
+            "itself, or a function that goes through the records."
+        ) from None
 
 
 def _run_in_a_loop(

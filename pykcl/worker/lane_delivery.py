@@ -13,11 +13,11 @@ from pykcl.model.record import Key, Record, keys_of
 from pykcl.planning.attempts import Verdict, WorkList
 from pykcl.planning.lifecycle import Signal
 from pykcl.processor import Batch, LanesStopped, LaneStop
-from pykcl.runtime import Runtime
+from pykcl.runtime import EndsThread, Runtime
 from pykcl.worker.batch_delivery import BatchDelivery
 from pykcl.worker.checkpointer import ShardCheckpointer
 from pykcl.worker.lease_scope import LeaseScope
-from pykcl.worker.processor_calls import NOBODY, blames_records, reported, span_of, to_blame
+from pykcl.worker.processor_calls import NOBODY, Standing, blames_records, reported, span_of, to_blame
 from pykcl.worker.shard_end import NOT_RETURNED
 from pykcl.worker.signals import OwnProcess
 from pykcl.worker.threads import Helpers
@@ -88,8 +88,8 @@ class Settling:
     def emit(self, event: Event) -> None:
         self._context.events.emit(event)
 
-    def show(self, standing: Callable[[], tuple[str, tuple[str, ...]] | None] | None) -> None:
-        """Let the report of a call that takes long say where its lanes stand: name of the thread, and stack."""
+    def show(self, standing: Callable[[], Standing | None] | None) -> None:
+        """Let the report of a call that takes long say where its lanes stand."""
         self._scope.calls.standing = standing
 
     @property
@@ -145,7 +145,7 @@ class Settling:
             # Lanes see it by themselves, and the caller once they have ended. Not tried again: each try would wake this
             # thread from its next wait.
             self._is_lost = True
-        except self.runtime.ends_threads_by:
+        except EndsThread:
             raise
         except Exception as error:  # noqa: BLE001 - raised once the lanes have ended
             self.trouble = error

@@ -30,7 +30,7 @@ from pykcl.model.dead_letter import DeadLetter
 from pykcl.model.record import Record
 from pykcl.planning.read_schedule import backoff
 from pykcl.processor import Batch, FailedAt, Reject, StoppedAt
-from pykcl.runtime import Coroutines, Event, Runtime, SystemRuntime
+from pykcl.runtime import Coroutines, EndsThread, Event, Runtime, SystemRuntime
 from pykcl.worker.context import Context
 from pykcl.worker.processor_factory import NeverRan, must_have_run
 from pykcl.worker.signals import OwnProcess
@@ -59,6 +59,10 @@ class CallResult(Enum):
 
 class StopAsked(Exception):
     """The lease worker is to stop, and its call of process_records has not begun."""
+
+
+Standing = tuple[str, tuple[str, ...]]
+"""Where a call stands: the name of its thread, and its stack as in `Runtime.stack`."""
 
 
 class Turns:
@@ -134,8 +138,8 @@ class ProcessorCalls:
     """Calls methods of one processor.
 
     turn: what process_records waits for, if the processor has one. Such a wait is no call that is under way, neither
-    for `busy` nor for a worker that stops. standing: returns the name of the thread and the stack, where a processor
-    runs its records in other threads.
+    for `busy` nor for a worker that stops. standing: where a processor runs its records in other threads, returns where
+    the one stands that the others wait for.
 
     check: raises LeaseLostError if the lease is lost. pause: waits for a number of seconds and returns True if the
     lease worker is to stop; raises LeaseLostError.
@@ -154,7 +158,7 @@ class ProcessorCalls:
         self._own_process = OwnProcess()
         self._shown: tuple[type[BaseException], str] | None = None
         self.turn: Turn | None = None
-        self.standing: Callable[[], tuple[str, tuple[str, ...]] | None] | None = None
+        self.standing: Callable[[], Standing | None] | None = None
 
     @property
     def busy(self) -> tuple[str, float] | None:
@@ -306,7 +310,7 @@ class ProcessorCalls:
                 with self._own_process.alone_leaves(method, self._shard):
                     returned = call(argument)
                 must_have_run(method, returned)
-            except self._context.runtime.ends_threads_by:
+            except EndsThread:
                 raise
             except BaseException as error:  # noqa: BLE001 - user code may raise anything; it is reported
                 # For example asyncio.CancelledError, which would end this thread: its lease would not be renewed until

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 from pykcl.errors import FatalError, PyKclError, SetupError, ShardGone, TemporaryError, Throttled
 from pykcl.events import NeverCheckpointed
@@ -62,10 +63,9 @@ class RecordDelivery:
         self._acking: AckDelivery | None = None
         self._lanes: LaneDelivery | None = None
         reserve, release = None, context.memory.release
+        processor: Any = self._processor
         # An attribute named settle_by alone may be the user's own.
-        processor = self._processor if hasattr(self._processor, "settles_because") else None
-        settle_by = getattr(processor, "settle_by", None)
-        if settle_by is not None:
+        if hasattr(processor, "settles_because"):
             watermark = self._progress.watermark = Watermark(context.runtime, context.memory.release)
             self._lanes = LaneDelivery(
                 scope,
@@ -74,7 +74,7 @@ class RecordDelivery:
                 write=self._checkpoint_if_due,
                 write_meanwhile=self._checkpoint_meanwhile,
             )
-            settle_by(self._lanes.settling)
+            processor.settle_by(self._lanes.settling)
         elif self._progress.watermark is not None:
             self._acking = AckDelivery(
                 scope,

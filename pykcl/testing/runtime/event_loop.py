@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any, NoReturn, TypeVar
 
-from pykcl.runtime import Runtime
+from pykcl.runtime import EndsThread, Runtime
 
 Result = TypeVar("Result")
 
@@ -42,7 +42,7 @@ class SteppingLoop(asyncio.BaseEventLoop):
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
         # A task of a process that was killed is left where it stands.
-        is_over = isinstance(context.get("exception"), self._runtime.ends_threads_by)
+        is_over = isinstance(context.get("exception"), EndsThread)
         if not is_over and "was destroyed" not in context["message"]:
             super().call_exception_handler(context)
 

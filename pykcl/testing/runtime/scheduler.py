@@ -148,8 +148,6 @@ class GroupClock:
 class SimulatedRuntime:
     """A `runtime.Runtime` for one worker of a simulation."""
 
-    ends_threads_by: tuple[type[BaseException], ...] = (SimulationOver, ThreadStruck)
-
     def __init__(self, simulation: Simulation, group: str, clock: GroupClock, seed: str) -> None:
         self._simulation = simulation
         self._group = group

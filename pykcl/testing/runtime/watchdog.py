@@ -43,7 +43,7 @@ class UserCodeFailed(AssertionError):
 
 @dataclass(slots=True)
 class _Call:
-    """delays: seconds of `_delayed` when the call was first seen, and when it was last seen."""
+    """delays: seconds for which all threads had got no core when the poll first saw the call, and when it last did."""
 
     name: str
     since: float
@@ -139,6 +139,8 @@ class Watchdog:
                 raise error
 
     def _note_delays(self) -> None:
+        if not self._calls:
+            return
         self._delays.update(run_delays())
         now = sum(self._delays.values())
         for call in tuple(self._calls.values()):
