@@ -15,7 +15,7 @@ import sys
 import time
 import warnings
 from collections.abc import Callable
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 
 from pykcl.model.kpl import aggregate, deaggregate_batch
 from pykcl.model.record import Record
@@ -45,7 +45,7 @@ def runs(sub_records: int, size: int, keys: int) -> tuple[Run, Run, Run]:
         {
             "SequenceNumber": record.sequence_number,
             "PartitionKey": record.partition_key,
-            "ApproximateArrivalTimestamp": datetime.fromtimestamp(1.7e9, tz=timezone.utc),
+            "ApproximateArrivalTimestamp": datetime.fromtimestamp(1.7e9, tz=UTC),
             "Data": record.data,
         }
         for record in ours

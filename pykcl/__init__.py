@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pykcl.events import Event
     from pykcl.handlers.app import App
     from pykcl.handlers.async_consumer import AsyncConsumer
-    from pykcl.handlers.consumer import Consumer
+    from pykcl.handlers.consumer import Consumer, Ended
     from pykcl.handlers.functions import Context, handler
     from pykcl.handlers.lambda_processor import lambda_processor
     from pykcl.handlers.windows import Window
@@ -87,6 +87,7 @@ __all__ = [
     "DeadLetterDestination",
     "DeadLetters",
     "DeadLettersUnsent",
+    "Ended",
     "ErrorStatus",
     "Event",
     "FailedAt",
@@ -151,6 +152,7 @@ _HOMES = {
     "DeadLetterDestination": "pykcl.interfaces",
     "DeadLetters": "pykcl.worker.options",
     "DeadLettersUnsent": "pykcl.errors",
+    "Ended": "pykcl.handlers.consumer",
     "ErrorStatus": "pykcl.status",
     "Event": "pykcl.events",
     "FailedAt": "pykcl.processor",

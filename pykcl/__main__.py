@@ -1,5 +1,5 @@
 """`python -m pykcl …`: the same as `pykcl …`."""
 
-from pykcl.cli.main import main
+from pykcl.cli.__main__ import main
 
-main(prog_name="pykcl")
+main()

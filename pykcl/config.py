@@ -5,7 +5,6 @@ from __future__ import annotations
 import difflib
 import os
 import re
-import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from datetime import datetime
@@ -121,7 +120,8 @@ class Config:
     "s3://BUCKET/PREFIX", "discard" (nowhere), or "callable": what Worker(dead_letters=…) was given. None: no record is
     given up."""
     dead_letters_in_a_row: int = 100
-    """After so many parts in a row that used up attempts or did not decode, the lease is handed back. 0: never."""
+    """After so many records in a row that used up attempts or did not decode, the lease is handed back. All records of
+    a call that is given up as a whole count. 0: never."""
     failover_time: float = 10.0
     """A lease whose counter stood still for so long may be taken. Must be the same in the whole fleet, Java too."""
     max_leases: int = 1000
@@ -575,13 +575,15 @@ def read_toml(path: Path) -> TomlFile:
     """The names of a file are checked, its values are not.
 
     Raises ConfigError with the file, and line or key: no such file, not permitted, no TOML, an unknown name, a table
-    that is none of ours; on Python 3.10 also where the package tomli is missing.
+    that is none of ours.
     """
-    loads, broken = _toml()
+    # Not with the module: a worker that has its options in code needs none of it.
+    import tomllib
+
     text = _text(path)
     try:
-        content = loads(text)
-    except broken as error:
+        content = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
         reason = str(error)
     except ValueError:
         # Python's limit for integers, in words that name neither line nor key.
@@ -647,19 +649,6 @@ def _value(name: str, default: Any, text: str) -> Any:
     if isinstance(default, float) or name in _FLOATS_WITHOUT_DEFAULT:
         return float(text)
     return None if default is None and text == "" else text
-
-
-def _toml() -> tuple[Callable[[str], dict[str, Any]], type[ValueError]]:
-    if sys.version_info >= (3, 11):
-        import tomllib as reader
-    else:
-        try:
-            import tomli as reader
-        except ModuleNotFoundError:
-            raise ConfigError(
-                "Reading TOML on Python 3.10 needs the package tomli. Do: pip install 'pykcl[kclpy]'."
-            ) from None
-    return reader.loads, reader.TOMLDecodeError
 
 
 def _text(path: Path) -> str:

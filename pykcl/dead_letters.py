@@ -12,6 +12,7 @@ import re
 import stat
 from collections.abc import Mapping, Sequence
 from contextlib import contextmanager, suppress
+from datetime import UTC
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -92,9 +93,9 @@ class LetterFiles:
 
 def day_of(millis: int) -> str:
     """Return the day in UTC, such as "2026-11-23"."""
-    from datetime import datetime, timezone
+    from datetime import datetime
 
-    return datetime.fromtimestamp(millis / 1000, tz=timezone.utc).date().isoformat()
+    return datetime.fromtimestamp(millis / 1000, tz=UTC).date().isoformat()
 
 
 @contextmanager

@@ -164,6 +164,29 @@ _MISTAKES = (
         "await what waits: an async client, or asyncio.to_thread(function) around a call that blocks; or write a plain "
         "def with concurrency=",
     ),
+    Mistake(
+        "E28",
+        "Order by keys on a stream that ignores them",
+        "if the order of a key's records counts, let the stream place records by key: aws kinesis "
+        "update-stream-record-distribution-strategy --record-distribution-strategy USER_PARTITION_KEY --stream-arn ARN",
+    ),
+    Mistake(
+        "E29",
+        "A checkpoint changed under its owner",
+        "leave the rows of a working fleet alone; to move a checkpoint, stop the fleet, then: "
+        f"pykcl checkpoints reset {_OF} --shard SHARD with --to-datetime or another place",
+    ),
+    Mistake(
+        "E30",
+        "A start time that Kinesis' clock has not reached",
+        "compare the times in the message: choose an earlier start, set the clock of this machine right (chronyc "
+        "tracking), or find the proxy that changes the Date headers of AWS",
+    ),
+    Mistake(
+        "E31",
+        "A shard does not get on",
+        f"pykcl doctor {_OF} shows since when, why, and the commands that help",
+    ),
 )
 
 MISTAKES: Mapping[str, Mistake] = {mistake.code: mistake for mistake in _MISTAKES}

@@ -195,7 +195,8 @@ class StopTimedOut(PyKclError):
 
 
 class TemporaryError(PyKclError):
-    """AWS did not do it this time: throttled, unreachable, or failing. The same call may work later."""
+    """AWS did not do it this time: throttled, unreachable, or failing; or the system did not, which had no thread to
+    give. The same call may work later."""
 
 
 class Throttled(TemporaryError):

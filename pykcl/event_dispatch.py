@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
+from pykcl.errors import TemporaryError
 from pykcl.events import Event
 from pykcl.runtime import Runtime, Task
 
@@ -120,7 +121,7 @@ class Relay:
         self._has_thread = False
         self._task: Task | None = None
         self._dropped = 0
-        self._is_failing = False
+        self._is_failing = self._is_kept = False
 
     def hear(self, event: Event) -> None:
         """Never waits for the listener, and never raises what it does."""
@@ -143,6 +144,11 @@ class Relay:
         if starts:
             self._start()
 
+    def keep(self, kept: bool) -> None:
+        """Let the thread stay also when it has nothing to do, or no more: once the program has ended, there is no new
+        one to be had for the last events."""
+        self._is_kept = kept
+
     def drain(self, within: float) -> bool:
         """Wait until the listener has had every event, for so many seconds at most; whether it has.
 
@@ -155,7 +161,7 @@ class Relay:
     def _start(self) -> None:
         try:
             self._task = self._runtime.spawn("pykcl-listener", self._run)
-        except RuntimeError as error:
+        except TemporaryError as error:
             # No thread to be had now: the next event tries again.
             with self._lock:
                 self._has_thread = False
@@ -188,7 +194,7 @@ class Relay:
     def _leaves(self) -> bool:
         with self._lock:
             # Under the lock, where `hear` asks for a thread: it finds this one still there, or starts another.
-            self._has_thread = bool(self._waiting or self._dropped)
+            self._has_thread = bool(self._waiting or self._dropped or self._is_kept)
             return not self._has_thread
 
     def _deliver(self, event: Event) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from enum import Enum
+from enum import StrEnum
 from typing import ClassVar, TypeVar
 
 from pykcl.error_catalog import docs_of, hint_of
@@ -86,6 +86,15 @@ class WorkerStopped(Event):
     TEXT = "worker stopped"
     worker_id: str
     cause: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProgramEnded(Event):
+    """The main thread has ended, and the worker has been left running."""
+
+    LEVEL = logging.WARNING
+    TEXT = "the program ended and its worker runs: it stops as with SIGTERM; let the main thread call run() or join()"
+    worker_id: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -221,11 +230,34 @@ class StartingAtLatest(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class KeysIgnored(Event):
+    """Kinesis puts the records of one partition key into any shard of this stream. uses: "windows" or "concurrency",
+    what the processor has that counts on keys."""
+
+    LEVEL = logging.WARNING
+    TEXT = "records of one partition key lie in any shard, and come in no order"
+    CODE = "E28"
+    stream: str
+    uses: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseCreated(Event):
     TEXT = "lease created"
     shard: str
     checkpoint: str
     reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HashRangeRefused(Event):
+    """Kinesis lists a shard with something else than a range of hash keys. It is left out of the lease's row, where it
+    would keep Java workers from reading the table; Java creates no lease for such a shard. said: by Kinesis."""
+
+    LEVEL = logging.WARNING
+    TEXT = "the shard has no range of hash keys: its aggregated records are all delivered, and its lease has none"
+    shard: str
+    said: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -265,7 +297,7 @@ class WaitingForParents(Event):
     parents: tuple[str, ...]
 
 
-class LossReason(str, Enum):
+class LossReason(StrEnum):
     """Reason for which a worker lost a lease. Its value is that of the dimension Cause in metrics.
 
     sentence: the text of `LeaseLost.cause`, with names in braces.
@@ -278,6 +310,11 @@ class LossReason(str, Enum):
     STALLED = "Stalled", "{method} did not return within processor_timeout={timeout:g} s"
     NOT_ACKED = "NotAcked", "the record at {position} was not acked within processor_timeout={timeout:g} s"
     ROW_DELETED = "RowDeleted", "its row is gone"
+    ROW_UNREADABLE = "RowUnreadable", "its row is there and cannot be read: {problem}"
+    CHECKPOINT_CHANGED = (
+        "CheckpointChanged",
+        "somebody changed its counter, and its checkpoint from {ours} to {found}; the shard begins anew there",
+    )
     IDENTIFIER_IN_USE = (
         "WorkerIdentifierInUse",
         "another process uses the worker identifier {owner!r}; each needs its own",
@@ -308,7 +345,23 @@ class LeaseLost(Event):
 
     @property
     def code(self) -> str | None:
-        return "E08" if self.reason is LossReason.IDENTIFIER_IN_USE else None
+        return _CODES_OF_LOSSES.get(self.reason)
+
+
+_CODES_OF_LOSSES = {LossReason.IDENTIFIER_IN_USE: "E08", LossReason.CHECKPOINT_CHANGED: "E29"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointOverwritten(Event):
+    """Somebody changed the checkpoint in the row of a lease that this worker holds, and left the counter, which fences
+    nothing. checkpoint: the worker's own, which stays. found: the other one, which is overwritten."""
+
+    LEVEL = logging.ERROR
+    TEXT = "checkpoint of a held lease was changed by somebody else, and is overwritten"
+    CODE = "E29"
+    shard: str
+    checkpoint: str
+    found: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -474,6 +527,7 @@ class RetriesExhausted(Event):
 
     LEVEL = logging.ERROR
     TEXT = "lease handed back"
+    CODE = "E31"
     shard: str
     cause: str
     checkpoint: str

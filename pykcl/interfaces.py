@@ -26,10 +26,12 @@ class Applied:
 
     confirmed_by_read: the row proves it, not an answer, after the same write was sent again. It may have taken effect
     with any earlier equal write of unknown outcome.
+    overwritten: the checkpoint of somebody else that the row had, as text; "" where it had none.
     """
 
     lease: Lease | None
     confirmed_by_read: bool = False
+    overwritten: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,10 +46,12 @@ class Unknown:
     """The outcome is unknown: no answer arrived in time. Keep the belief until its deadline, then try again.
 
     seen: the row after our own earlier write, if that increased the counter; base the next write on it.
+    overwritten: as in Applied, if the write took effect.
     """
 
     cause: str
     seen: Lease | None = None
+    overwritten: str = ""
 
 
 WriteAnswer = Applied | Rejected | Unknown
@@ -144,8 +148,13 @@ class Stream(Protocol):
     def fetch(self, shard_id: str, iterator: str, limit: int) -> Fetched:
         """One page of at most `limit` Kinesis records. Raises IteratorExpired, Throttled, ShardGone."""
 
-    def server_time_millis(self) -> int:
-        """Kinesis' own clock as last seen (its answers carry it to the second, rounded down), epoch milliseconds."""
+    def server_time_millis(self, *, as_seen: bool = False) -> int:
+        """Kinesis' own clock as last seen (its answers carry it to the second, rounded down), epoch milliseconds.
+
+        It is never ahead of this machine's clock: a position at a time that is too early costs duplicates, one that is
+        too late skips records. as_seen: as the answers say it, also ahead of ours, for what others compare with
+        their clocks.
+        """
 
 
 class PageStatus(Enum):

@@ -231,13 +231,14 @@ class LanesStopped(ProcessingError):
     """Raised by a processor that settles each record, once nothing of the batch runs any more: some of it is left.
 
     stops: the calls that failed, at most one for each lane; none if the lanes were only to begin nothing more.
-    left: the records that are not settled, in order.
+    left: the records that are not settled, in order. lanes: number of lanes that the records were dealt to.
     """
 
-    def __init__(self, stops: Sequence[LaneStop], left: Sequence[Record]) -> None:
+    def __init__(self, stops: Sequence[LaneStop], left: Sequence[Record], lanes: int = 1) -> None:
         super().__init__(f"{len(stops)} lanes stopped, {len(left)} records left")
         self.stops = tuple(stops)
         self.left = tuple(left)
+        self.lanes = lanes
 
 
 def _place_of(record: object) -> str:

@@ -5,8 +5,10 @@ Everything that waits, waits through a Runtime, so that the unmodified worker al
 
 from __future__ import annotations
 
+import atexit
 import gc
 import logging
+import os
 import random
 import sys
 import threading
@@ -16,6 +18,8 @@ from pathlib import PurePath
 from queue import Empty, SimpleQueue
 from types import CodeType, FrameType, TracebackType
 from typing import Any, Protocol, TypeVar
+
+from pykcl.errors import TemporaryError
 
 log = logging.getLogger("pykcl.runtime")
 
@@ -99,7 +103,10 @@ class Runtime(Protocol):
         """Return an event that a signal handler may set, too."""
 
     def spawn(self, name: str, body: Callable[[], None]) -> Task:
-        """Start `body` in a thread called `name`. A body that raises is logged with its name, never silent."""
+        """Start `body` in a thread called `name`. A body that raises is logged with its name, never silent.
+
+        Raises TemporaryError where there is no thread to be had.
+        """
 
     def coroutines(self) -> Coroutines:
         """The place of the event loop that all workers of this process share."""
@@ -114,7 +121,7 @@ class Runtime(Protocol):
         """
 
     def random(self) -> random.Random:
-        """The source of chance, shared by all threads of a worker."""
+        """The source of chance, shared by all threads of a process. Each process has another one."""
 
     def token(self) -> str:
         """A short unguessable text, for names that must be unique per process start."""
@@ -122,9 +129,6 @@ class Runtime(Protocol):
 
 class SystemRuntime:
     """Real threads and the real clock."""
-
-    def __init__(self) -> None:
-        self._random = random.Random()  # noqa: S311 - jitter and fair choice, not secrets
 
     def monotonic(self) -> float:
         # 1) A machine is suspended with a page in hand; 2) its leases go to others; 3) it goes on. With a clock that
@@ -146,8 +150,16 @@ class SystemRuntime:
     def spawn(self, name: str, body: Callable[[], None]) -> Task:
         # Daemon: a processor that never returns must not keep the interpreter alive after a forced stop.
         thread = threading.Thread(target=_guarded, args=(name, body), name=name, daemon=True)
-        thread.start()
-        return thread
+        try:
+            thread.start()
+        except RuntimeError as error:
+            failure = TemporaryError(
+                f"Thread {name} could not be started: {error}. Do: raise the limit of threads (ulimit -u, pids.max), "
+                "or let fewer shards come here (max_leases)."
+            )
+        else:
+            return thread
+        raise failure
 
     def coroutines(self) -> Coroutines:
         return _COROUTINES
@@ -159,13 +171,26 @@ class SystemRuntime:
         return stack_of(task if isinstance(task, threading.Thread) else None, below)
 
     def random(self) -> random.Random:
-        return self._random
+        return _RANDOM
 
     def token(self) -> str:
         return f"{random.SystemRandom().getrandbits(48):012x}"
 
 
 _COROUTINES = Coroutines(threading.Lock())
+_RANDOM = random.Random()  # noqa: S311 - jitter and fair choice, not secrets
+
+
+def _belong_to_the_fork() -> None:
+    """Make anew, in a process that was forked, what a thread of the other one may have locked; and another chance."""
+    global _one_at_a_time  # noqa: PLW0603 - the process's
+    _one_at_a_time = threading.Lock()
+    _COROUTINES.lock = threading.Lock()
+    _RANDOM.seed()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_belong_to_the_fork)
 
 
 class SignalEvent:
@@ -244,6 +269,20 @@ def parallel_map(
     if failures:
         raise failures[0]
     return results
+
+
+def before_threads_end(call: Callable[[], None]) -> None:
+    """Call it once the main thread has ended, while all other threads still run. Python waits until it returns.
+
+    No thread can be started any more then (Python 3.12 and later). Raises RuntimeError if the main thread has ended.
+    """
+    # `atexit` comes too late: before that, Python waits for all threads that are no daemons, which a worker in one of
+    # them never ends; and the pools of concurrent.futures have closed, which a processor may use for its last batch.
+    # They close by the same means, the last one first, so theirs has to be there before ours.
+    import concurrent.futures.thread
+
+    del concurrent
+    getattr(threading, "_register_atexit", atexit.register)(call)
 
 
 def in_main_thread() -> bool:

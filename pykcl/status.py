@@ -7,14 +7,14 @@ application's. Names of shards and workers are what somebody wrote into a row: u
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import Enum
+from enum import StrEnum
 from typing import Literal
 
 WorkerState = Literal["new", "starting", "running", "draining", "stopped"]
 WORKER_STATES: tuple[WorkerState, ...] = ("new", "starting", "running", "draining", "stopped")
 
 
-class Activity(str, Enum):
+class Activity(StrEnum):
     """A task that a worker tries again while it fails. Its value is its name in events, in the log and in /status."""
 
     FINDING_STREAM = "finding the stream"
@@ -25,6 +25,7 @@ class Activity(str, Enum):
     CHECKING_LISTING = "checking the list of shards"
     FILLING_HASH_RANGES = "filling in hash ranges"
     READING_EVERY_SHARD = "reading every shard"
+    HAVING_ITS_OWN_NAME = "having a worker identifier of its own"
     RENEWING_LEASES = "renewing leases"
     SENDING_HEARTBEATS = "sending heartbeats in time"
     REPORTING = "reporting to the leader"

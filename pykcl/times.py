@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 
 from pykcl.errors import ConfigError
 
 TIME_EXAMPLE = "2026-11-20T09:00Z or 2026-11-20T10:00:00.250+01:00"
 LAST_MILLIS = 253_402_300_799_999
 """The end of the year 9999, epoch milliseconds."""
-_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _EPOCH_MILLIS = re.compile(r"[0-9]{12,14}\Z")
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 _PART = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,6})?)(ms|s|m|h|d)")

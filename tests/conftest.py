@@ -18,6 +18,7 @@ from botocore.handlers import BUILTIN_HANDLERS
 from botocore.loaders import Loader
 from conformance_report import pytest_report_teststatus, pytest_terminal_summary  # noqa: F401
 from hypothesis import HealthCheck, settings
+from moto.core.models import botocore_stubber
 
 from pykcl.aws.transport.get_records import PROBES
 from pykcl.testing.fleet import Fleet
@@ -29,6 +30,11 @@ settings.register_profile(
     "unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True
 )
 settings.load_profile("unhurried")
+
+# Importing moto puts a handler of its own into every client made afterwards, and with a stranger's handler nothing is
+# read over the direct transport. Of moto the suite uses what the local AWS does: its request handlers alone. Taken out
+# before tests are collected, since modules of tests import moto, and boto3's default session keeps what it began with.
+BUILTIN_HANDLERS.remove(("before-send", botocore_stubber))
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -136,15 +142,6 @@ def models_are_read_once() -> Iterator[None]:
 def no_endpoint_has_proved_that_it_speaks_cbor() -> None:
     """The next server may have the port of the last one."""
     PROBES.clear()
-
-
-@pytest.fixture(autouse=True, scope="session")
-def moto_answers_no_client() -> None:
-    """Importing moto puts a handler of its own into every client made afterwards, and with a stranger's handler nothing
-    is read over the direct transport. Of moto the suite uses what the local AWS does: its request handlers alone."""
-    from moto.core import models
-
-    BUILTIN_HANDLERS.remove(("before-send", models.botocore_stubber))
 
 
 @pytest.fixture(

@@ -26,7 +26,7 @@ WORDS = re.compile(
     r"(?<![a-z])(told|tells?|look(?:s|ed)?|storms?|museum|judges?|excuses?|twins?|glances?|sights?|doors?)(?![a-z])",
     re.IGNORECASE,
 )
-ENTRY_POINTS = {"pykcl/cli/main.py", "pykcl/testing/plugin.py"}
+ENTRY_POINTS = {"pykcl/cli/__main__.py", "pykcl/testing/plugin.py"}
 
 
 def sources(folder: Path = ROOT / "pykcl") -> dict[str, str]:

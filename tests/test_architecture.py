@@ -21,7 +21,7 @@ GENERATED = "_pb2.py"
 
 MOST_LINES = 700
 MOST_FUNCTION_LINES = 60
-LONG_FILES: dict[str, int] = {"pykcl/events.py": 720}
+LONG_FILES: dict[str, int] = {"pykcl/events.py": 770}
 """Files that may be longer, and how long. An entry that is no longer needed fails a test."""
 LONG_FUNCTIONS: dict[str, int] = {}
 
@@ -34,9 +34,9 @@ ALLOWED = {
     "error_catalog": set(),
     "errors": {"error_catalog"},
     "events": {"error_catalog"},
-    "runtime": set(),
+    "runtime": {"errors"},
     "status": set(),
-    "event_dispatch": {"events", "runtime"},
+    "event_dispatch": {"errors", "events", "runtime"},
     "logs": {"event_dispatch", "events"},
     "health": {"errors", "health", "host_names", "status"},
     "host_names": {"errors"},
@@ -45,7 +45,7 @@ ALLOWED = {
     "config": VALUES | {"times"},
     "times": {"errors"},
     "examples": {"Batch", "InitializationInput", "RecordProcessor", "Worker"},
-    "metrics": {"config", "errors", "events", "metrics", "runtime", "status"},
+    "metrics": {"config", "errors", "events", "metrics", "model", "runtime", "status"},
     "processor": VALUES,
     "interfaces": VALUES | {"events"},
     "planning": VALUES | {"planning"},

@@ -12,10 +12,10 @@ REACHED = {
 }
 """What each measure may come to; a change that lowers one lowers it here."""
 SIZES = {
-    "files of pykcl/": 280,
-    "lines of pykcl/": 69_000,
-    "lines of the core": 27_300,
-    "lines of tests/": 106_600,
+    "files of pykcl/": 290,
+    "lines of pykcl/": 73_000,
+    "lines of the core": 29_000,
+    "lines of tests/": 116_000,
 }
 """Sizes that may not be exceeded. A change that needs more raises the number here and gives the reason in its message."""
 

@@ -7,18 +7,20 @@ each.
 from __future__ import annotations
 
 import logging
+import math
 import os
 import re
-from collections.abc import Mapping
-from datetime import datetime, timezone
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
 from typing import Any
 
-from pykcl.aws.errors import aws_errors, calling, sort_failure
+from pykcl.aws.errors import MALFORMED, ClientRaised, aws_errors, calling, sort_failure
 from pykcl.aws.table_admin import METRICS_SUFFIX, NewTable, state_table_of
 from pykcl.config import Config
 from pykcl.errors import ConfigError, PyKclError, SetupError, printable
 from pykcl.interfaces import LeaseTable, Stream
-from pykcl.runtime import Event, Runtime
+from pykcl.model.absence import GONE_AFTER
+from pykcl.runtime import Event, Runtime, SystemRuntime
 
 log = logging.getLogger("pykcl.aws")
 
@@ -40,10 +42,11 @@ def connect(
     session: Any = None,
     clients: Mapping[str, Any] | None = None,
     stop: Event | None = None,
+    gone_after: float = GONE_AFTER,
 ) -> tuple[LeaseTable, Stream]:
     """The lease table and the stream of `config`. Sends nothing yet, but has credentials obtained.
 
-    stop: once set, no write is tried a second time (the forced stop).
+    stop: once set, no write is tried a second time (the forced stop). gone_after: seconds, as in `Absence`.
 
     session: a boto3.Session. clients: ready-made boto3 clients by service ("kinesis", "dynamodb", and "cloudwatch" for
     `aws.cloudwatch`); a client given here is used as it is. Raises ConfigError without a region, SetupError
@@ -74,6 +77,7 @@ def connect(
             deletion_protection=config.table_deletion_protection, recovery=config.point_in_time_recovery
         ),
         http_transport=config.http_transport,
+        gone_after=gone_after,
     )
     stream = KinesisStream(
         given["kinesis"],
@@ -81,8 +85,21 @@ def connect(
         runtime,
         http_transport=config.http_transport,
         record_encoding=config.record_encoding,
+        gone_after=gone_after,
     )
     return table, stream
+
+
+def drop_connections(clients: Mapping[str, Any] | None) -> None:
+    """Close the idle connections of clients that another process has made, which this one was forked from.
+
+    1) A client has sent a request, and keeps its connection; 2) the process is forked; 3) both send over the same
+    connection, and each may get the answer to the other. A client that was closed opens new connections as it needs
+    them (boto3 1.36 to 1.43); the other process keeps its own.
+    """
+    for client in (clients or {}).values():
+        # One that stands in for a client of boto3 need not have it.
+        getattr(client, "close", bool)()
 
 
 def connections_for(config: Config) -> int:
@@ -166,12 +183,19 @@ def create_client(session: Any, service: str, **how: Any) -> Any:
 def new_session(inner: Any = None, *, profile: str | None = None) -> Any:
     """A boto3 session of our own, whose parser makes UTC times and never asks for the local zone.
 
-    inner: a session of `botocore_session`. profile: by default AWS_PROFILE. Raises SetupError without such a profile.
+    inner: a session of `botocore_session`, with credentials of its own. By default they are those of boto3's chain,
+    which is searched again where AWS refuses them. profile: by default AWS_PROFILE. Raises SetupError without such a
+    profile.
     """
     import boto3
 
     try:
-        return boto3.Session(botocore_session=inner or botocore_session(), profile_name=profile)
+        session = boto3.Session(botocore_session=inner or botocore_session(), profile_name=profile)
+        if inner is None:
+            found = session._session.get_component("credential_provider")
+            chain = RenewedChain(found.load_credentials, lambda: _chain_of(profile).get_credentials())
+            session._session.register_component("credential_provider", chain)
+        return session
     except aws_errors() as error:
         failure = sort_failure(error, doing="opening an AWS session")
     raise failure
@@ -184,6 +208,122 @@ def botocore_session() -> Any:
     inner = botocore.session.get_session()
     inner.get_component("response_parser_factory").set_parser_defaults(timestamp_parser=_utc)
     return inner
+
+
+def _chain_of(profile: str | None) -> Any:
+    inner = botocore_session()
+    if profile is not None:
+        inner.set_config_variable("profile", profile)
+    return inner
+
+
+class RenewedChain:
+    """Takes the place of botocore's chain of providers: its credentials are found anew where AWS refuses them.
+
+    first, again: return botocore's credentials, or None where there are none. again: from sources that were not read
+    before.
+    """
+
+    def __init__(self, first: Callable[[], Any], again: Callable[[], Any]) -> None:
+        self._first, self._again = first, again
+
+    def load_credentials(self) -> Any:
+        found = self._first()
+        return None if found is None else RenewedCredentials(found, self._again, SystemRuntime())
+
+
+class RenewedCredentials:
+    """Stands in for botocore's credentials. May be used by any number of threads at once.
+
+    botocore reads static ones once: 1) a session token in ~/.aws/credentials expires, and something writes a new one
+    there; 2) a client goes on with the old one for ever.
+    """
+
+    def __init__(self, found: Any, again: Callable[[], Any], runtime: Runtime) -> None:
+        self._found, self._again, self._runtime = found, again, runtime
+        # `pop` is atomic: of several threads one searches, and none waits for it.
+        self._turn = [None]
+        self._renewed_at, self._next_at, self._pause = -math.inf, -math.inf, _FIRST_PAUSE
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.__dict__["_found"], name)
+
+    def get_frozen_credentials(self) -> Any:
+        """Raises what `_obtaining` raises."""
+        return _obtaining(self._found.get_frozen_credentials)
+
+    def get_deferred_property(self, name: str) -> Callable[[], Any]:
+        def get_property() -> Any:
+            # Of the credentials that are in use when it is asked for.
+            return _obtaining(self._found.get_deferred_property(name))
+
+        return get_property
+
+    def renew(self) -> bool:
+        """AWS has refused these credentials. Return whether others have taken their place. Never raises.
+
+        Nothing is searched for a while after it was in vain, longer each time.
+        """
+        now = self._runtime.monotonic()
+        if now - self._renewed_at < _MAX_REQUEST:
+            return True  # the request was signed before that
+        if now < self._next_at:
+            return False
+        try:
+            self._turn.pop()
+        except IndexError:
+            return False
+        try:
+            return self._search(now)
+        finally:
+            self._turn.append(None)
+
+    def _search(self, now: float) -> bool:
+        before = _keys_of(self._found)
+        found: Any = None
+        try:
+            found = self._again()
+        except Exception as error:  # noqa: BLE001 - a source of credentials may raise anything
+            log.debug("AWS credentials could not be searched again: %s", type(error).__name__)
+        keys = _keys_of(found)
+        if keys is None or keys == before:
+            self._next_at, self._pause = now + self._pause, min(2 * self._pause, _LONGEST_PAUSE)
+            return False
+        self._found = found
+        self._renewed_at, self._pause = self._runtime.monotonic(), _FIRST_PAUSE
+        log.info("AWS refused the credentials; others were found and are used now source=%s", found.method)
+        return True
+
+
+def _obtaining(ask: Callable[[], Any]) -> Any:
+    """Raises whatever the source of credentials raises, but ClientRaised for what would pass for an answer of AWS.
+
+    A command that prints no JSON, or keys that have expired, makes botocore raise a ValueError or a RuntimeError.
+    """
+    try:
+        return ask()
+    except aws_errors():
+        raise
+    except MALFORMED as error:
+        name = type(error).__name__
+    # Outside the except block: the error may quote what the command printed.
+    raise ClientRaised(name)
+
+
+_FIRST_PAUSE = 1.0
+_LONGEST_PAUSE = 60.0
+_MAX_REQUEST = 15.0
+"""Seconds in which a request that was signed before is answered."""
+
+
+def _keys_of(credentials: Any) -> tuple[Any, ...] | None:
+    """The keys; None where there are none, or their source raises."""
+    try:
+        keys = None if credentials is None else credentials.get_frozen_credentials()
+    except Exception as error:  # noqa: BLE001 - a source of credentials may raise anything
+        log.debug("AWS credentials could not be obtained: %s", type(error).__name__)
+        return None
+    return None if keys is None else (keys.access_key, keys.secret_key, keys.token)
 
 
 def client_config(
@@ -244,7 +384,7 @@ def _missing_file(credentials: Any) -> str | None:
 
 def _utc(value: Any) -> datetime:
     if isinstance(value, int | float):
-        return datetime.fromtimestamp(value, tz=timezone.utc)
+        return datetime.fromtimestamp(value, tz=UTC)
     from botocore.utils import parse_timestamp
 
     parsed: datetime = parse_timestamp(value)

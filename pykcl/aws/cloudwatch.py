@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from typing import Any
 
 from pykcl.aws.clients import cloudwatch_client
@@ -58,7 +58,7 @@ class CloudWatchSender:
             "Dimensions": [
                 {"Name": name, "Value": value} for name, value in self._dimensions_of(one) if value
             ],
-            "Timestamp": datetime.fromtimestamp(one.at_millis / 1000, tz=timezone.utc),
+            "Timestamp": datetime.fromtimestamp(one.at_millis / 1000, tz=UTC),
             "StatisticValues": {
                 "SampleCount": float(one.count),
                 "Sum": float(one.sum),

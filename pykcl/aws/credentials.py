@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 from pykcl.aws.clients import (
     ALL_SERVICES,
     SERVICES,
+    RenewedChain,
     botocore_session,
     client_config,
     connections_for,
@@ -226,14 +227,17 @@ def _session_of_kind(source: CredentialsSource) -> Any:
     if source.kind == "profile":
         # By name, also where it is the default one: what the environment holds besides is then ignored.
         profile = source.profile or os.environ.get("AWS_PROFILE") or "default"
-    inner = botocore_session()
-    new_session(inner, profile=profile)
-    for provider in inner.get_component("credential_provider").providers:
-        if provider.METHOD in _METHODS[source.kind]:
-            found = provider.load()
-            if found is not None:
-                return _session_with(found, profile)
-    return None
+
+    def search() -> Any:
+        inner = botocore_session()
+        new_session(inner, profile=profile)
+        providers = inner.get_component("credential_provider").providers
+        methods = _METHODS[source.kind]
+        loaded = (provider.load() for provider in providers if provider.METHOD in methods)
+        return next((one for one in loaded if one is not None), None)
+
+    found = RenewedChain(search, search).load_credentials()
+    return None if found is None else _session_with(found, profile)
 
 
 def _assumed(source: CredentialsSource, region: str | None) -> Any:
@@ -248,7 +252,8 @@ def _assumed(source: CredentialsSource, region: str | None) -> Any:
     sts = create_client(asking, "sts", region_name=sts_region, endpoint_url=source.sts_endpoint)
 
     def refresh() -> dict[str, str]:
-        found = sts.assume_role(**request)["Credentials"]
+        # By `calling`: the credentials that ask may have been renewed meanwhile.
+        found = calling(sts.assume_role)(**request)["Credentials"]
         return {
             "access_key": found["AccessKeyId"],
             "secret_key": found["SecretAccessKey"],

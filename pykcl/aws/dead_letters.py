@@ -9,7 +9,7 @@ not the owner: a bucket that was deleted may be made anew by a stranger. PutReco
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from functools import partial
 from hashlib import md5
 from typing import Any
@@ -266,7 +266,7 @@ class S3Destination:
 
 def key_of(letter: DeadLetter) -> str:
     """Return the key of a letter below its prefix, by the arrival of its last record."""
-    arrived = datetime.fromtimestamp(letter.records[-1].arrived_at_millis / 1000, tz=timezone.utc)
+    arrived = datetime.fromtimestamp(letter.records[-1].arrived_at_millis / 1000, tz=UTC)
     return f"pykcl/{letter.application}/{letter.shard_id}/{arrived:%Y/%m/%d}/{arrived:%Y-%m-%dT%H.%M.%S}-{letter.id}"
 
 

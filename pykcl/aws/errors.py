@@ -50,6 +50,18 @@ BAD_CREDENTIALS = frozenset(
     }
 )
 EXPIRED_CREDENTIALS = frozenset({"ExpiredTokenException", "ExpiredToken", "RequestExpired"})
+REFUSED_KEYS = EXPIRED_CREDENTIALS | {
+    "UnrecognizedClientException",
+    "InvalidClientTokenId",
+    "InvalidAccessKeyId",
+    "InvalidToken",
+    "InvalidSignatureException",
+    "SignatureDoesNotMatch",
+}
+"""Codes of a refusal that other credentials may end: nothing was carried out. A key and a secret of two versions of a
+file that was read while it was written do not fit together, either."""
+_REFUSED_IDENTITIES = frozenset({"InvalidIdentityToken", "IDPRejectedClaim", "IDPCommunicationError"})
+"""Codes with which STS gives no credentials for a token file. Its next token may be a good one."""
 _INVALID = frozenset(
     {
         "ValidationException",
@@ -77,8 +89,14 @@ _NO_CREDENTIALS = frozenset(
         "NoAuthTokenError",
     }
 )
+_NO_CREDENTIALS_NOW = frozenset({"CredentialRetrievalError", "MetadataRetrievalError"})
 _NO_REGION = frozenset({"NoRegionError", "InvalidRegionError"})
 _OUR_MISTAKE = frozenset({"ParamValidationError", "MissingParametersError", "UnknownParameterError"})
+
+_READ_AGAIN = (
+    "Files, profiles and services are read again within a minute; the environment of this process, and a session or "
+    "client that was passed to pykcl, need a restart."
+)
 
 _CODE = re.compile(r"[A-Za-z0-9_.:#/-]{1,128}\Z")
 _ACTION = re.compile(r"perform: ([a-z0-9-]{1,32}:[A-Za-z]{1,64})")
@@ -105,17 +123,27 @@ def aws_errors() -> tuple[type[Exception], ...]:
     return (BotoCoreError, ClientError, ClientRaised)
 
 
-def calling(method: Callable[P, T], *, parses: bool = True) -> Callable[P, T]:
+def calling(method: Callable[P, T], *, parses: bool = True, renews: bool = True) -> Callable[P, T]:
     """`method` of a boto3 client or session, with ClientRaised in the place of exceptions that are not botocore's.
 
     boto3 passes on whatever a source of credentials raises: the OSError of a token file that is missing for a moment,
     or the errors of somebody's own code that asks a secret store. Only the method itself is wrapped, so that a defect
     of pykcl is not taken for trouble with credentials; for the same reason an AssertionError passes.
-    parses: the method reads an answer of AWS, so MALFORMED passes too.
+    parses: the method reads an answer of AWS, so MALFORMED passes too. renews: it is called once more where AWS refused
+    the credentials and there are others now.
     """
     passing = (*aws_errors(), PyKclError, AssertionError, *(MALFORMED if parses else ()))
 
     def call(*args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return once(*args, **kwargs)
+        except passing as error:
+            if not renews or not renewed(_credentials_of(method), error_code(error)):
+                raise
+        # Outside the except block: no error of this call may have the refusal in its chain.
+        return once(*args, **kwargs)
+
+    def once(*args: P.args, **kwargs: P.kwargs) -> T:
         try:
             return method(*args, **kwargs)
         except passing:
@@ -126,6 +154,18 @@ def calling(method: Callable[P, T], *, parses: bool = True) -> Callable[P, T]:
         raise ClientRaised(name)
 
     return call
+
+
+def renewed(credentials: Any, code: str | None) -> bool:
+    """Return whether credentials that AWS has just refused with this code are others now; see `RenewedCredentials`."""
+    renew = getattr(credentials, "renew", None) if code in REFUSED_KEYS else None
+    return callable(renew) and bool(renew())
+
+
+def _credentials_of(method: Any) -> Any:
+    """Return the credentials of the client whose method it is, or those whose own method it is."""
+    owner = getattr(method, "__self__", None)
+    return getattr(getattr(owner, "_request_signer", None), "_credentials", owner)
 
 
 def error_code(error: Exception) -> str | None:
@@ -158,8 +198,8 @@ def sort_failure(error: Exception, *, doing: str, who: str = "this worker") -> P
     if isinstance(error, PyKclError):
         return error
     code = error_code(error)
-    if code is None:
-        return _without_answer(error, doing)
+    if code is None or code in _REFUSED_IDENTITIES:
+        return _without_answer(error, code, doing)
     if code in THROTTLING:
         return Throttled(f"{doing} was throttled by AWS ({code}). Slow down, then try again.")
     found = _for_setup(error, code, doing, who)
@@ -168,7 +208,7 @@ def sort_failure(error: Exception, *, doing: str, who: str = "this worker") -> P
     if code in EXPIRED_CREDENTIALS:
         return TemporaryError(
             f"{doing} failed: the AWS credentials have expired ({code}). "
-            "Renew them, or use a source that renews itself; the next attempt uses what is there then."
+            f"Renew them at their source. {_READ_AGAIN}"
         ).about("E04")
     status = http_status(error)
     return TemporaryError(f"{doing} failed at AWS ({code}, HTTP {status or 'unknown'}). It may work later.")
@@ -213,7 +253,7 @@ def _for_setup(error: Exception, code: str, doing: str, who: str) -> SetupError 
     if code in BAD_CREDENTIALS:
         return SetupError(
             f"{doing} failed: AWS does not accept the credentials ({code}). "
-            "Check access key, secret, session token and region."
+            f"Check access key, secret, session token and region. {_READ_AGAIN}"
         ).about("E04")
     if code in _INVALID:
         return SetupError(
@@ -225,14 +265,16 @@ def _for_setup(error: Exception, code: str, doing: str, who: str) -> SetupError 
     return None
 
 
-def _without_answer(error: Exception, doing: str) -> PyKclError:
-    if isinstance(error, ClientRaised):
-        return TemporaryError(
-            f"{doing} was not sent: AWS credentials could not be obtained ({error}). It may work later; if it does "
-            "not, check their source: a token file, a command, a service or code of your own."
-        ).about("E04")
+def _without_answer(error: Exception, code: str | None, doing: str) -> PyKclError:
+    """code: of STS, where it gave no credentials; the service itself was not asked then."""
     names = {kind.__name__ for kind in type(error).__mro__}
     name = type(error).__name__
+    if code or isinstance(error, ClientRaised) or names & _NO_CREDENTIALS_NOW:
+        why = code or (str(error) if isinstance(error, ClientRaised) else name)
+        return TemporaryError(
+            f"{doing} was not sent: AWS credentials could not be obtained ({why}). It may work later; if it does "
+            "not, check their source: a token file, a command, a service or code of your own."
+        ).about("E04")
     if names & _NO_REGION:
         return ConfigError(
             f"{doing} needs an AWS region and there is none. "

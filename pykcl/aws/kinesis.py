@@ -21,8 +21,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime, timezone
-from email.utils import parsedate_to_datetime
+from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +29,7 @@ from botocore.exceptions import ClientError
 
 from pykcl.aws.errors import MALFORMED, aws_errors, error_code, sort_failure, unreadable
 from pykcl.aws.kinesis_decode import description_of, shards_of
+from pykcl.aws.server_clock import ServerClock, date_of
 from pykcl.aws.transport.connection import wait_for_any
 from pykcl.aws.transport.get_records import PageReads, PendingPage
 from pykcl.config import HttpTransport, RecordEncoding
@@ -45,6 +45,7 @@ from pykcl.errors import (
     WrongStream,
 )
 from pykcl.interfaces import Fetched
+from pykcl.model.absence import Absence
 from pykcl.model.checkpoint import ReadFrom
 from pykcl.model.shard import STREAM_ARN, Shard, ShardListing, StreamDescription
 from pykcl.runtime import Runtime
@@ -64,7 +65,8 @@ class KinesisStream:
     """One stream, by name or ARN. May be used by any number of threads at once.
 
     client: a boto3 Kinesis client. stream: name or ARN. runtime: for carrying the server's clock forward.
-    http_transport, record_encoding: as in Config.
+    http_transport, record_encoding: as in Config. gone_after: as in `Absence`; the stream that was not found or is
+    another one is a TemporaryError before.
     Until `describe` has returned the ARN, a stream given by name is asked for by name.
     """
 
@@ -76,16 +78,16 @@ class KinesisStream:
         *,
         http_transport: HttpTransport = "auto",
         record_encoding: RecordEncoding = "auto",
+        gone_after: float = 0.0,
     ) -> None:
+        self._absence, self._another = Absence(gone_after), Absence(gone_after)
         found = STREAM_ARN.match(stream)
         self._client = client
         self._runtime = runtime
         self._name = found["name"] if found else stream
         self._arn = stream if found else None
         self._first_seen: StreamDescription | None = None
-        # (server time in epoch milliseconds, our monotonic seconds when it arrived, the header it came from):
-        # one tuple, replaced as a whole, so that threads need no lock.
-        self._clock: tuple[int, float, str] | None = None
+        self._clock = ServerClock(runtime, log)
         self._reads = PageReads(client, runtime, http_transport, record_encoding)
         self._calling = self._reads.clock.calling
 
@@ -119,6 +121,7 @@ class KinesisStream:
         else:
             description = description_of(answer, self._name)
             if description.status != "DELETING":
+                self._absence.found()
                 self._arn = description.arn
                 # The first one is kept: it shows for good whether a later stream of this name is another one.
                 self._first_seen = self._first_seen or description
@@ -126,7 +129,9 @@ class KinesisStream:
             missing = StreamMissing(
                 f"Stream {self._name!r} ({description.arn}) is being deleted. Make it again or name another."
             )
-        raise missing
+        if self._absence.is_proven(self._runtime.monotonic()):
+            raise missing
+        raise TemporaryError(f"{missing} It is asked for again: one such answer proves nothing.").about("E03")
 
     def list_shards(self) -> ShardListing:
         """Every shard Kinesis still lists, open and closed. `complete=False` when a later page failed.
@@ -136,7 +141,14 @@ class KinesisStream:
         try:
             answer = self._call(self._listing, self._calling(self._client.list_shards), self._stream())
         except _NotFoundError as error:
-            raise self._missing(str(error)) from None
+            message = str(error)
+        else:
+            return self._whole_listing(answer)
+        # Outside the except block. It raises what is the matter where DescribeStreamSummary finds no stream, either.
+        self.describe()
+        raise TemporaryError(f"{message}, and DescribeStreamSummary shows the stream. Listing again.")
+
+    def _whole_listing(self, answer: Mapping[str, Any]) -> ShardListing:
         shards = shards_of(answer)
         try:
             self._list_further(answer.get("NextToken"), shards)
@@ -153,7 +165,7 @@ class KinesisStream:
         """
         request = {**self._stream(), "ShardId": shard_id, "ShardIteratorType": start.kind}
         if start.kind == "AT_TIMESTAMP":
-            request["Timestamp"] = datetime.fromtimestamp((start.at_millis or 0) / 1000, tz=timezone.utc)
+            request["Timestamp"] = datetime.fromtimestamp((start.at_millis or 0) / 1000, tz=UTC)
         elif start.sequence_number is not None:
             request["StartingSequenceNumber"] = start.sequence_number
         try:
@@ -228,17 +240,9 @@ class KinesisStream:
             return self._reads.page(answer, request, shard_id, self._name, begun=begun)
         raise failure
 
-    def server_time_millis(self) -> int:
-        """Kinesis' clock, epoch milliseconds, rounded down to the second; never ahead of it.
-
-        From the Date header of the latest answer, carried forward by our monotonic clock. A Date is cut to
-        the second and older than its arrival, so the sum can only fall short. Before any answer: our clock.
-        """
-        clock = self._clock
-        if clock is None:
-            millis = self._runtime.utcnow_millis()
-        else:
-            millis = clock[0] + int((self._runtime.monotonic() - clock[1]) * 1000)
+    def server_time_millis(self, *, as_seen: bool = False) -> int:
+        """Kinesis' clock, epoch milliseconds, rounded down to the second; see `interfaces.Stream`."""
+        millis = self._clock.seen_millis() if as_seen else self._clock.bound_millis()
         return millis // 1000 * 1000
 
     def _stream(self) -> dict[str, Any]:
@@ -251,14 +255,13 @@ class KinesisStream:
         try:
             answer = dict(method(**request))
         except ClientError as error:
-            self._note_clock(error.response)
             failure = _refusal(error, doing)
         except aws_errors() as error:
             failure = sort_failure(error, doing=doing)
         except MALFORMED as error:
             failure = unreadable(error, doing=doing)
         else:
-            self._note_clock(answer)
+            self._clock.note(date_of(answer))
             return answer
         # Raised outside the except blocks: botocore's errors may quote the iterator or the body, and a
         # traceback prints the whole chain.
@@ -292,11 +295,16 @@ class KinesisStream:
                 f"{message}, and asking whether the stream still exists failed too: {error}"
             )
         if before is not None and before.created_at != now.created_at:
+            if not self._another.is_proven(self._runtime.monotonic()):
+                return TemporaryError(
+                    f"{message}, and the stream seems to be another one. It is asked again."
+                )
             return WrongStream(
                 f"Stream {self._name!r} was deleted and created again while it was read (first "
                 f"{_utc(before.created_at)}, now {_utc(now.created_at)}). The positions in its lease table "
                 "are the old one's. Use a new application name, or delete the lease table to start afresh."
             )
+        self._another.found()
         return ShardGone(
             f"Kinesis knows no shard {shard_id} in stream {self._name!r}: it was trimmed after its retention "
             "period, or it is of another stream."
@@ -318,14 +326,14 @@ class KinesisStream:
 
     def _start_refused(self, shard_id: str, start: ReadFrom, message: str) -> PyKclError:
         """Kinesis calls the place to start invalid: not yet come, of another stream, or not a position."""
-        if start.kind == "AT_TIMESTAMP" and (start.at_millis or 0) >= self.server_time_millis():
-            return TemporaryError(
-                f"{shard_id} is to be read from {_utc(start.at_millis or 0)} on, and Kinesis' clock is not "
-                "there yet. Waiting; choose an earlier start if this is not meant."
-            )
+        is_time = start.kind == "AT_TIMESTAMP"
+        if is_time and (start.at_millis or 0) >= self.server_time_millis():
+            return self._too_early(shard_id, start.at_millis or 0)
         gone = self._gone(shard_id, message)
         if not isinstance(gone, ShardGone):
             return gone
+        if is_time:
+            return self._too_early(shard_id, start.at_millis or 0)
         place = f"{start.kind} {start.sequence_number or start.at_millis or ''}".strip()
         return PositionRefused(
             f"Kinesis refuses to open {shard_id} of stream {self._name!r} at {place}: that is no position of "
@@ -333,19 +341,14 @@ class KinesisStream:
             "changed by hand. Correct the row, or use a new application name."
         )
 
-    def _note_clock(self, answer: Mapping[str, Any]) -> None:
-        headers = answer.get("ResponseMetadata", {}).get("HTTPHeaders", {})
-        date = headers.get("date")
-        clock = self._clock
-        # The same second again: parse nothing, and keep the earlier arrival, which is nearer to the Date.
-        if not isinstance(date, str) or (clock is not None and clock[2] == date):
-            return
-        try:
-            millis = int(parsedate_to_datetime(date).timestamp()) * 1000
-        except (ValueError, TypeError, OverflowError):
-            log.debug("unreadable Date header in an answer of Kinesis")
-            return
-        self._clock = (millis, self._runtime.monotonic(), date)
+    def _too_early(self, shard_id: str, at_millis: int) -> TemporaryError:
+        """A time to come is the one reason for which Kinesis refuses a time; its clock need not be the one we see."""
+        return TemporaryError(
+            f"Kinesis refuses to open {shard_id} of stream {self._name!r} at {_utc(at_millis)}: by its clock that is a "
+            f"time in the future. The clock of this machine says {_utc(self._runtime.utcnow_millis())}, the latest "
+            f"answer of AWS {_utc(self._clock.seen_millis())}. Waiting until then. If that time is not meant, choose "
+            "an earlier start, and set the clock that is wrong."
+        ).about("E30")
 
 
 class _NotFoundError(PyKclError):
@@ -396,4 +399,4 @@ def _account_in(text: str) -> str | None:
 
 
 def _utc(millis: int) -> str:
-    return datetime.fromtimestamp(millis / 1000, tz=timezone.utc).isoformat(timespec="milliseconds")
+    return datetime.fromtimestamp(millis / 1000, tz=UTC).isoformat(timespec="milliseconds")

@@ -16,19 +16,19 @@ Nothing raised here carries a payload, a partition key or an iterator.
 
 from __future__ import annotations
 
-import json
 import re
 from binascii import a2b_base64
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 from operator import itemgetter
-from typing import Any, NoReturn, TypeGuard
+from typing import Any, TypeGuard
 
 from pykcl.aws.transport.cbor import Allowance, Columns, decode, decode_name, head, is_break, read_records
 from pykcl.errors import AnswerRefused
 from pykcl.interfaces import Fetched
 from pykcl.model.checkpoint import are_sequence_numbers, is_sequence_number
+from pykcl.model.metered_json import NotJson, read_json
 from pykcl.model.record import PlainRecords, Record
 from pykcl.model.shard import STREAM_ARN, HashRange, Shard, StreamDescription
 
@@ -38,6 +38,7 @@ MAX_RETENTION_HOURS = 365 * 24
 _SHARD_ID = re.compile(r"[A-Za-z0-9_.-]{1,128}\Z")
 _CONTENT_LENGTH = re.compile(r"[0-9]{1,12}\Z")
 _STATUS = re.compile(r"[A-Z_]{1,32}\Z")
+_MAX_SHOWN = 64
 
 _partition_key = itemgetter("PartitionKey")
 _sequence_number = itemgetter("SequenceNumber")
@@ -67,28 +68,18 @@ def page_of_answer(answer: Mapping[str, Any], shard_id: str, stream: str) -> Fet
 def _document(body: bytes, shard_id: str) -> Mapping[str, Any]:
     trouble = ""
     try:
-        # Decoding first spares json.loads its guess of the encoding; AWS JSON is UTF-8.
-        document = _DECODER.decode(body.decode())
+        # Nothing walks over it, so Python's own limit of levels is enough.
+        document = read_json(body.decode(), max_depth=None)
     except UnicodeDecodeError:
         trouble = "it is not UTF-8"
-    except json.JSONDecodeError as error:
-        trouble = f"it is not JSON ({error.msg} at character {error.pos})"
-    except (ValueError, RecursionError) as error:
-        trouble = f"it is not JSON that can be read ({type(error).__name__})"
-    # Raised outside the except blocks: those errors keep the whole body, payloads included.
+    except NotJson as error:
+        trouble = str(error)
+    # Raised outside the except blocks: the first error keeps the whole body, payloads included.
     if trouble:
         raise refused(shard_id, trouble)
     if not isinstance(document, dict):
         raise refused(shard_id, f"it is a JSON {type(document).__name__}, not an object")
     return document
-
-
-def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not JSON")
-
-
-# Python would read NaN and Infinity, which JSON does not know and no comparison holds for.
-_DECODER = json.JSONDecoder(parse_constant=_refuse_constant)
 
 
 def items_of(document: Mapping[str, Any], shard_id: str) -> list[Any]:
@@ -194,21 +185,22 @@ def _child(item: Any, shard_id: str) -> Shard:
     parents = item.get("ParentShards")
     if not isinstance(parents, list) or not parents or not all(map(_is_shard_id, parents)):
         raise refused(shard_id, f"its child {child_id} lists no parent shards")
-    return Shard(child_id, tuple(parents), _hash_range(item.get("HashKeyRange")))
+    keys, said = _hash_range(item.get("HashKeyRange"))
+    return Shard(child_id, tuple(parents), keys, refused_range=said)
 
 
 def _is_shard_id(value: Any) -> TypeGuard[str]:
     return isinstance(value, str) and _SHARD_ID.match(value) is not None
 
 
-def _hash_range(value: Any) -> HashRange | None:
-    # None where it is missing or not a pair of decimal numbers: a shard without a range is still a shard.
-    if not isinstance(value, Mapping):
-        return None
-    first, last = value.get("StartingHashKey"), value.get("EndingHashKey")
-    if not isinstance(first, str) or not isinstance(last, str):
-        return None
-    return HashRange.parse(first, last)
+def _hash_range(value: Any) -> tuple[HashRange | None, str]:
+    """Return the range, and what stands there instead of one: a shard without a range is still a shard."""
+    if value is None:
+        return None, ""
+    ends = value if isinstance(value, Mapping) else {}
+    first, last = ends.get("StartingHashKey"), ends.get("EndingHashKey")
+    keys = HashRange.parse(first, last) if isinstance(first, str) and isinstance(last, str) else None
+    return keys, "" if keys is not None else f"{str(first)[:_MAX_SHOWN]} to {str(last)[:_MAX_SHOWN]}"
 
 
 def description_of(answer: Mapping[str, Any], name: str) -> StreamDescription:
@@ -224,7 +216,8 @@ def description_of(answer: Mapping[str, Any], name: str) -> StreamDescription:
         )
     hours = summary.get("RetentionPeriodHours")
     retention = hours if isinstance(hours, int) and 0 < hours <= MAX_RETENTION_HOURS else 24
-    return StreamDescription(name, arn, round(created.timestamp() * 1000), status, retention)
+    ignores_keys = summary.get("RecordDistributionStrategy") == "AUTO"
+    return StreamDescription(name, arn, round(created.timestamp() * 1000), status, retention, ignores_keys)
 
 
 def _matches(pattern: re.Pattern[str], value: Any) -> bool:
@@ -259,7 +252,8 @@ def _shard(item: Any) -> Shard:
             f"A ListShards answer has parents or sequence numbers of {shard_id} that cannot be read. It is "
             "asked for again."
         )
-    return Shard(shard_id, tuple(parents), _hash_range(item.get("HashKeyRange")), first, last)
+    keys, said = _hash_range(item.get("HashKeyRange"))
+    return Shard(shard_id, tuple(parents), keys, first, last, said)
 
 
 def _is_number(value: Any) -> bool:

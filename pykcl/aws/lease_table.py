@@ -15,7 +15,14 @@ from functools import partial
 from itertools import count
 from typing import Any, TypeVar
 
-from pykcl.aws.errors import MALFORMED, answer_of, aws_errors, error_code, sort_failure, unreadable
+from pykcl.aws.errors import (
+    MALFORMED,
+    answer_of,
+    aws_errors,
+    error_code,
+    sort_failure,
+    unreadable,
+)
 from pykcl.aws.table_admin import (
     METRICS_SUFFIX,
     NewTable,
@@ -30,8 +37,17 @@ from pykcl.aws.table_admin import (
 )
 from pykcl.aws.transport.table_requests import RowCache, ScannedRows, TableRequests
 from pykcl.config import HttpTransport
-from pykcl.errors import AnswerRefused, SetupError, TableGone, TemporaryError, WrongTable
+from pykcl.errors import (
+    AnswerRefused,
+    FatalError,
+    PyKclError,
+    SetupError,
+    TableGone,
+    TemporaryError,
+    WrongTable,
+)
 from pykcl.interfaces import Applied, Rejected, TableScan, Unknown, WriteAnswer
+from pykcl.model.absence import GONE_AFTER, Absence
 from pykcl.model.fleet_rows import FleetWrite
 from pykcl.model.lease import ForeignRow, JavaState, Lease, Row, UnreadableRow
 from pykcl.model.lease_item import LEADER_KEY, LEASE_KEY, LEASE_OWNER, OWNER_INDEX, parse_row
@@ -44,6 +60,8 @@ _FEW = 4
 _FIRST_PAUSE = 0.05
 _LONGEST_PAUSE = 1.0
 _USABLE = ("ACTIVE", "UPDATING")
+_ASK_EVERY = 1.0
+"""Seconds between two questions whether the table is there, while requests of many leases do not find it."""
 _MAX_ADOPTIONS = 4
 _STALE_WRITES = 20
 """More writes than an owner sends in the moment by which an eventually consistent answer may lag."""
@@ -58,7 +76,7 @@ class DynamoDBLeaseTable:
     deadline. stop: once set, nothing is tried a second time (for the forced stop: an orderly one still
     releases). coordinator_state_table, worker_metrics_table: where KCL 3.0-3.4 keeps its state and the reports of its
     workers; by default named after the lease table.
-    new_table: how a table is made that is missing. http_transport: as in Config.
+    new_table: how a table is made that is missing. http_transport: as in Config. gone_after: as in `Absence`.
     """
 
     def __init__(
@@ -73,8 +91,11 @@ class DynamoDBLeaseTable:
         worker_metrics_table: str | None = None,
         new_table: NewTable | None = None,
         http_transport: HttpTransport = "auto",
+        gone_after: float = GONE_AFTER,
     ) -> None:
         self._client = client
+        self._absence, self._another = Absence(gone_after), Absence(gone_after)
+        self._asked_at, self._is_there = -math.inf, False
         self._new_table = new_table or NewTable()
         self._name = table_name
         self._metrics_table = worker_metrics_table or table_name + METRICS_SUFFIX
@@ -98,6 +119,8 @@ class DynamoDBLeaseTable:
         description = self._describe()
         if description is None:
             if not create:
+                if not self._absence.is_proven(self._runtime.monotonic()):
+                    raise self._not_found("describing it")
                 raise SetupError(
                     f"Lease table {self._name!r} does not exist and create_table is off. "
                     f"Create it with the partition key {LEASE_KEY} (string), allow creating it, "
@@ -150,12 +173,21 @@ class DynamoDBLeaseTable:
         start position: at LATEST all that was put meanwhile would be skipped.
         """
         description = self._describe()
-        if description is None or description.table_id != self._table_id:
-            raise TableGone(
-                f"Lease table {self._name!r} was deleted, and the present one is another one of that name. The "
-                "positions this worker read from are gone, so nothing is delivered. Restore it from a backup, "
-                "or start again to go on with what the present table says."
+        if description is None:
+            raise self._missing("scanning it")
+        if description.table_id == self._table_id:
+            self._another.found()
+            return
+        if not self._another.is_proven(self._runtime.monotonic()):
+            raise TemporaryError(
+                f"Lease table {self._name!r} seems to be another one of that name. It is asked again, as the endpoint "
+                "or the credentials may have been others for a moment."
             )
+        raise TableGone(
+            f"Lease table {self._name!r} was deleted, and the present one is another one of that name. The "
+            "positions this worker read from are gone, so nothing is delivered. Restore it from a backup, "
+            "or start again to go on with what the present table says."
+        )
 
     def read(self, key: str) -> Row | None:
         """One row, strongly consistent; None where there is none."""
@@ -278,10 +310,17 @@ class DynamoDBLeaseTable:
                     raise TemporaryError(sending.trouble)
                 return self._send(sending)
             except TemporaryError as error:
+                sending.unanswered(str(error))
+            except SetupError as error:
+                # 1) It is applied, and the answer is lost; 2) the next attempt is refused, for its credentials perhaps;
+                # 3) the caller's next write finds what the first one left, which is nobody else's.
+                if isinstance(error, FatalError) or not sending.may_have_landed:
+                    raise
                 sending.trouble = str(error)
+                break
             if not self._pause(attempt, until):
                 break
-        return Unknown(sending.trouble, sending.adopted)
+        return Unknown(sending.trouble, sending.adopted, sending.overwritten)
 
     def _send(self, sending: _Sending) -> WriteAnswer:
         """Send once, and again at once on each row that turns out to be our own earlier write's."""
@@ -296,26 +335,27 @@ class DynamoDBLeaseTable:
             except MALFORMED as error:
                 raise unreadable(error, doing=doing) from None
             else:
-                return Applied(_row_after(write, answer, doing))
+                self._absence.found()
+                return Applied(_row_after(write, answer, doing), overwritten=sending.overwritten)
             # Not inside the except block: no error of ours may have one of botocore's in its chain.
-            found = self._after_failure(write, refusal, doing)
-            if not isinstance(found, Lease):
+            found = self._after_failure(sending, refusal, doing)
+            if found is not None:
                 return found
-            sending.rebase(found)
         raise TemporaryError(
             f"{sending.write.key!r} keeps changing under our own name. Is this worker identifier unique?"
         )
 
-    def _after_failure(self, write: LeaseWrite, error: Exception, doing: str) -> WriteAnswer | Lease:
-        """Return what a failed attempt proves; a Lease is the row to adopt.
+    def _after_failure(self, sending: _Sending, error: Exception, doing: str) -> WriteAnswer | None:
+        """Return what a failed attempt proves; None: the write was changed, and is to be sent at once.
 
         Raises TemporaryError where it proves nothing.
         """
+        write = sending.write
         code = error_code(error)
         if code == "ConditionalCheckFailedException":
             row = self._row_of(error, write.key)
         elif code == "ValidationException":
-            # DynamoDB will not update this row at all. ScannedRows where a foreign library wrote an owner of the
+            # DynamoDB will not update this row at all. Seen where a foreign library wrote an owner of the
             # wrong type and KCL 3.x then indexed the owners. One such row must not stop the other leases.
             row = self._read_once(write.key)
             if resolve_conflict(write, row) != "applied":
@@ -326,8 +366,15 @@ class DynamoDBLeaseTable:
             raise self._sorted(error, doing)
         outcome = resolve_conflict(write, row)
         if outcome == "applied":
-            return Applied(row if isinstance(row, Lease) else None, confirmed_by_read=True)
-        return row if outcome == "adopt" and isinstance(row, Lease) else Rejected(row)
+            found = row if isinstance(row, Lease) else None
+            return Applied(found, confirmed_by_read=True, overwritten=sending.overwritten)
+        if outcome == "restate":
+            sending.restate(row)
+        elif outcome == "adopt" and isinstance(row, Lease):
+            sending.rebase(row)
+        else:
+            return Rejected(row)
+        return None
 
     def _row_of(self, error: Exception, key: str) -> Row | None:
         # The refusal carries the row as the condition saw it. Without one the row was missing, or the endpoint does
@@ -336,20 +383,69 @@ class DynamoDBLeaseTable:
         return row if row is not None else self._read_once(key)
 
     def _describe(self) -> Table | None:
-        doing = f"describing lease table {self._name!r}"
-        try:
-            answer = self._patiently(
-                doing, lambda: self._calling(self._client.describe_table)(TableName=self._name)
-            )
-        except TableGone:
+        found = self._few_times(self._ask_for_table)
+        if found is None:
             return None
-        found = table_of(answer)
         if found.status not in (*_USABLE, "CREATING"):
             raise SetupError(
                 f"Lease table {self._name!r} is {found.status} and cannot be used. "
                 "Wait until that is over or restore it, then start again."
             )
         return found
+
+    def _ask_for_table(self) -> Table | None:
+        """Ask DynamoDB once what the table is; None: it knows none. Raises TemporaryError, SetupError."""
+        doing = f"describing lease table {self._name!r}"
+        try:
+            answer = self._calling(self._client.describe_table)(TableName=self._name)
+        except aws_errors() as error:
+            if error_code(error) == "ResourceNotFoundException":
+                return None
+            failure: Exception = sort_failure(error, doing=doing)
+        except MALFORMED as error:
+            failure = unreadable(error, doing=doing)
+        else:
+            refuse_foreign(answer, doing)
+            found = table_of(answer)
+            if found.status in _USABLE:
+                self._absence.found()
+            return found
+        raise failure
+
+    def _missing(self, doing: str) -> PyKclError:
+        """Return what it means that a request did not find the table.
+
+        Where that goes on, DescribeTable is asked, once a second at most. 1) A table was just made, and DescribeTable
+        shows it as ACTIVE; 2) the host of DynamoDB that is asked for a row has not heard of it. So while DescribeTable
+        shows it, it is there.
+        """
+        now = self._runtime.monotonic()
+        if not self._absence.is_proven(now):
+            return self._not_found(doing)
+        if now - self._asked_at >= _ASK_EVERY:
+            self._asked_at = now
+            try:
+                found = self._ask_for_table()
+            except TemporaryError:
+                # Unanswered, it may well be there. Where the question is not permitted, others have to do.
+                self._is_there = True
+            except SetupError:
+                self._is_there = False
+            else:
+                self._is_there = found is not None and found.status in _USABLE
+        if self._is_there:
+            return self._not_found(doing)
+        return TableGone(
+            f"Lease table {self._name!r} does not exist (any more). Without it no position is known, so "
+            "nothing is delivered. Restore it from a backup, "
+            "or start again to begin at the configured start position."
+        )
+
+    def _not_found(self, doing: str) -> TemporaryError:
+        return TemporaryError(
+            f"Lease table {self._name!r} was not found ({doing}). It is asked for again, as one such answer proves "
+            "nothing: an endpoint or credentials may be others for a moment, and a new table unknown for some seconds."
+        )
 
     def _create(self) -> None:
         doing = f"creating lease table {self._name!r}"
@@ -437,6 +533,7 @@ class DynamoDBLeaseTable:
             failure = unreadable(error, doing=doing)
         else:
             refuse_foreign(answer, doing)
+            self._absence.found()
             return answer
         # Raised outside the except blocks: botocore's errors may quote a request or the credentials' canonical
         # string, and a traceback prints the whole chain.
@@ -444,11 +541,7 @@ class DynamoDBLeaseTable:
 
     def _sorted(self, error: Exception, doing: str) -> Exception:
         if error_code(error) == "ResourceNotFoundException":
-            return TableGone(
-                f"Lease table {self._name!r} does not exist (any more). Without it no position is known, so "
-                "nothing is delivered. Restore it from a backup, "
-                "or start again to begin at the configured start position."
-            )
+            return self._missing(doing)
         return sort_failure(error, doing=doing)
 
 
@@ -458,11 +551,29 @@ class _Sending:
     def __init__(self, write: LeaseWrite) -> None:
         self.write = write
         self.adopted: Lease | None = None
+        self.overwritten = ""
         self.trouble = "its deadline had passed before it was sent"
+        self._is_unanswered = False
+
+    @property
+    def may_have_landed(self) -> bool:
+        return self._is_unanswered or self.adopted is not None or bool(self.overwritten)
+
+    def unanswered(self, trouble: str) -> None:
+        self.write, self.trouble, self._is_unanswered = self.write.after_no_answer(), trouble, True
 
     def rebase(self, seen: Lease) -> None:
         self.write = self.write.rebased(seen)
         self.adopted = seen
+
+    def restate(self, row: Row | None) -> None:
+        """Go on with a write over the checkpoint of somebody else, which is in the row."""
+        if isinstance(row, Lease):
+            self.overwritten = str(row.checkpoint)
+        elif isinstance(row, UnreadableRow):
+            self.overwritten = f"unreadable ({row.problem})"
+        self.write = self.write.restating(row)
+        self.adopted = self.write.seen
 
 
 def _went_back(known: Mapping[str, Row], rows: Iterable[Row]) -> bool:

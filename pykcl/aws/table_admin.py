@@ -12,16 +12,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from email.utils import parsedate_to_datetime
 from typing import Any, NamedTuple
 
 from pykcl.aws.errors import MALFORMED, aws_errors, calling, error_code, sort_failure, unreadable
+from pykcl.aws.server_clock import REQUEST_ID, date_of, millis_of_date
 from pykcl.errors import AnswerRefused, PyKclError, SetupError, TemporaryError
 from pykcl.model.lease import AttributeValue, ForeignRow, JavaState
 from pykcl.model.lease_item import LEASE_KEY, MIGRATION_KEY, parse_row
 
 _CONTENT_TYPE = "x-amz-json"
-_REQUEST_ID = "x-amzn-requestid"
 
 
 def refuse_foreign(answer: Mapping[str, Any], doing: str) -> None:
@@ -34,7 +33,7 @@ def refuse_foreign(answer: Mapping[str, Any], doing: str) -> None:
     headers = metadata.get("HTTPHeaders") if isinstance(metadata, Mapping) else None
     if not headers or not isinstance(headers, Mapping):
         return
-    content_type = headers.get("content-type", _CONTENT_TYPE if _REQUEST_ID in headers else "none")
+    content_type = headers.get("content-type", _CONTENT_TYPE if REQUEST_ID in headers else "none")
     if _CONTENT_TYPE not in str(content_type):
         raise AnswerRefused(
             f"{doing} was answered by something that is not DynamoDB (content type {str(content_type)[:64]!r}). "
@@ -44,16 +43,10 @@ def refuse_foreign(answer: Mapping[str, Any], doing: str) -> None:
 
 def server_time_of(answer: Any) -> float | None:
     """Return the epoch seconds at which AWS answered; None if the answer does not say."""
-    metadata = answer.get("ResponseMetadata") if isinstance(answer, Mapping) else None
-    headers = metadata.get("HTTPHeaders") if isinstance(metadata, Mapping) else None
-    date = headers.get("date") if isinstance(headers, Mapping) else None
-    if not isinstance(date, str):
-        return None
-    try:
-        # A Date is truncated to the second: the middle of it is the better estimate.
-        return parsedate_to_datetime(date).timestamp() + 0.5
-    except (ValueError, TypeError, OverflowError):
-        return None
+    date = date_of(answer)
+    millis = None if date is None else millis_of_date(date)
+    # A Date is truncated to the second: the middle of it is the better estimate.
+    return None if millis is None else millis / 1000 + 0.5
 
 
 def items_of(answer: Mapping[str, Any]) -> Sequence[Mapping[str, AttributeValue]]:

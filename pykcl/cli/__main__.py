@@ -1,5 +1,15 @@
-"""`python -m pykcl.cli …`: the same as `pykcl …`."""
+"""`pykcl …` and `python -m pykcl.cli …`."""
 
-from pykcl.cli.main import main
+from pykcl.cli import end_by_sigterm
 
-main(prog_name="pykcl")
+
+def main() -> None:
+    """Run the command of the arguments."""
+    end_by_sigterm()
+    from pykcl.cli.main import main as command
+
+    command(prog_name="pykcl")
+
+
+if __name__ == "__main__":
+    main()

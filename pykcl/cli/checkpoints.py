@@ -7,15 +7,16 @@ import shlex
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
+from pykcl.cli.console import announce, print_notice, say
 from pykcl.cli.errors import ExitCode
 from pykcl.cli.options import Decorator, Duration, VerbGroup, gathered
-from pykcl.cli.output import Column, Format, format_option, print_notice, say, show
+from pykcl.cli.output import Column, Format, format_option, show
 from pykcl.cli.target import Target, complete_shards, fleet_options
 from pykcl.errors import ConfigError, PyKclError, printable
 from pykcl.times import format_duration
@@ -280,7 +281,7 @@ def caller_of(target: Target) -> str:
 
 def new_backup(table: str) -> Path:
     """Return the path of a new file, named after the table and the time."""
-    moment = datetime.now(timezone.utc).strftime("%Y%m%dT%H%M%S%fZ")
+    moment = datetime.now(UTC).strftime("%Y%m%dT%H%M%S%fZ")
     return Path(f"{table}-{moment}.checkpoints.jsonl")
 
 
@@ -313,11 +314,11 @@ class _Progress:
     def read(self) -> None:
         self._reads += 1
         if self._shown:
-            click.echo(f"\rsearching the shards: {self._reads} reads", err=True, nl=False)
+            announce(f"\rsearching the shards: {self._reads} reads", err=True, newline=False)
 
     def end(self) -> None:
         if self._shown and self._reads:
-            click.echo("\r\x1b[K", err=True, nl=False)
+            announce("\r\x1b[K", err=True, newline=False)
 
 
 MAX_FILE_BYTES = 1 << 30

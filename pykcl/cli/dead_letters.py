@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from pykcl.cli.console import say
 from pykcl.cli.errors import ExitCode, usage
 from pykcl.cli.options import Duration, VerbGroup
-from pykcl.cli.output import Column, Format, format_option, json_text, say, show
+from pykcl.cli.output import Column, Format, format_option, json_text, show
 from pykcl.cli.target import Target, fleet_options, summary_of
 from pykcl.errors import ConfigError, printable
 from pykcl.times import format_time

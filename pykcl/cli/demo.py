@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from pykcl.cli.console import announce
 from pykcl.cli.errors import ExitCode, exit_codes
 from pykcl.cli.local import NEEDED_MODULES
 from pykcl.cli.options import Verb
@@ -97,7 +98,7 @@ def _java_jars() -> tuple[Path, ...] | None:
     """Return the jars of the Java worker; None, after printing why, where there can be none."""
     from pykcl.demo.java import VERSION, Unavailable, java_jars
 
-    click.echo(f"Java KCL {VERSION}: finding its jars; the first time Maven downloads them (75 MB)", err=True)
+    announce(f"Java KCL {VERSION}: finding its jars; the first time Maven downloads them (75 MB)", err=True)
     try:
         return java_jars(os.environ)
     except Unavailable as reason:
@@ -225,7 +226,7 @@ def _interruptible() -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        click.echo("\npykcl demo: interrupted, no verdict", err=True)
+        announce("\npykcl demo: interrupted, no verdict", err=True)
         sys.exit(EXIT_INTERRUPTED)
     finally:
         signal.signal(signal.SIGTERM, before)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from pykcl.cli.console import say
 from pykcl.cli.errors import ExitCode
 from pykcl.cli.options import Verb
 from pykcl.cli.output import (
@@ -23,7 +24,6 @@ from pykcl.cli.output import (
     json_text,
     painted,
     render,
-    say,
     terminal_width,
     text_width,
 )

@@ -10,6 +10,7 @@ from enum import IntEnum
 
 import click
 
+from pykcl.cli.console import announce
 from pykcl.errors import ConfigError, PyKclError, Refused, SetupError
 
 
@@ -85,6 +86,6 @@ def usage() -> Iterator[None]:
 
 
 def _print_error(error: PyKclError, kind: str = "", *, name: str = "pykcl") -> None:
-    click.echo(f"{name}: {kind}{error}", err=True)
+    announce(f"{name}: {kind}{error}", err=True)
     if error.explanation is not None:
-        click.echo(f"{name}: {error.explanation}", err=True)
+        announce(f"{name}: {error.explanation}", err=True)

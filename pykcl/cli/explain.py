@@ -12,8 +12,8 @@ from urllib.parse import urljoin
 
 import click
 
+from pykcl.cli.console import say
 from pykcl.cli.options import Verb
-from pykcl.cli.output import say
 from pykcl.error_catalog import DOCS, MISTAKES, docs_of
 
 _PACKAGE = Path(__file__).parents[1]

@@ -8,9 +8,9 @@ from typing import Any
 
 import click
 
+from pykcl.cli.console import say
 from pykcl.cli.errors import usage
 from pykcl.cli.options import Verb
-from pykcl.cli.output import say
 from pykcl.cli.target import Target, fleet_options
 from pykcl.errors import ConfigError
 from pykcl.model.dead_letter import Address

@@ -94,7 +94,7 @@ def lag(
 
     def poll() -> tuple[str, int]:
         nonlocal marks, lag_source
-        from pykcl.operate.lag import total_of
+        from pykcl.operate.lag import total_of, with_standstills
         from pykcl.operate.states import NO_MARKS, marks_among
 
         view = scanner.scan()
@@ -105,7 +105,7 @@ def lag(
         leases = [view.leases[key] for key in sorted(view.leases)]
         # The same one each time: it goes on where it ended on a shard without records.
         lag_source = lag_source or kinesis_lag(target, view, runtime)
-        lags = lag_source.lags(leases)
+        lags = with_standstills(leases, lag_source.lags(leases))
         total = total_of(lags, max_behind)
         marks = marks_among((lease.actual_owner for lease in leases), marks or NO_MARKS)
         rows = [_row(lease, lags[lease.key], marks) for lease in leases]
@@ -232,6 +232,8 @@ def _hints(lags: dict[str, ShardLag] | Any, total: TotalLag, max_behind: float |
             found.append(
                 f"{short_shard(key)}: Kinesis has dropped the checkpointed record; unread ones behind it may be lost."
             )
+        elif one.verdict == "standing":
+            found.append(f"{short_shard(key)} {one.why}. Do: pykcl doctor shows the commands.")
         elif one.behind is None:
             found.append(f"{short_shard(key)}: unknown. {one.why}")
     return found

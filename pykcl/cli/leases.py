@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from pykcl.cli.console import print_notice, say
 from pykcl.cli.errors import ExitCode
 from pykcl.cli.options import Duration, VerbGroup
 from pykcl.cli.output import (
@@ -19,11 +20,9 @@ from pykcl.cli.output import (
     Section,
     format_option,
     json_text,
-    print_notice,
     print_wait,
     render,
     repeat,
-    say,
     show,
     watch_option,
 )

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from pykcl.cli.console import announce
 from pykcl.cli.errors import exit_codes
 from pykcl.cli.options import Verb
 from pykcl.errors import ConfigError
@@ -84,16 +85,16 @@ def local(
         made = start_local_aws(
             port, host=host, allow_hosts=allow_hosts, limits=limits, request_log=request_log
         )
-        with _started(made, host, port) as aws:
+        stop = SignalEvent()
+        # The signals first: one may come as soon as the server answers.
+        with stop_signals_go_to(lambda *_: stop.set()), _started(made, host, port) as aws:
             for name, shards in wanted.items():
                 aws.kinesis.create_stream(name, shards)
-                click.echo(f"# stream {name} with {shards} shards", err=True)
+                announce(f"# stream {name} with {shards} shards", err=True)
             for name, value in local_environment(aws.url).items():
-                click.echo(f"export {name}={value}")
-            stop = SignalEvent()
-            with stop_signals_go_to(lambda *_: stop.set()):
-                click.echo("# ready; Ctrl-C ends it", err=True)
-                stop.wait()
+                announce(f"export {name}={value}")
+            announce("# ready; Ctrl-C ends it", err=True)
+            stop.wait()
 
 
 def start_local_aws(

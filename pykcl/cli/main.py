@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import click
 
 from pykcl import __version__
+from pykcl.cli.console import Unwritable, forget_output, prepare_streams, print_notice
 from pykcl.cli.errors import BY_SIGNAL, BY_SIGNAL_MEANING, ExitCode
 from pykcl.errors import printable
 
@@ -81,6 +83,18 @@ class LazyGroup(click.Group):
             context = super().make_context(info_name, args, *rest, **more)
         context.meta[ARGUMENTS] = given
         return context
+
+    def main(self, *args: Any, **more: Any) -> Any:
+        prepare_streams()
+        try:
+            return super().main(*args, **more)
+        except Unwritable as error:
+            print_notice(str(error))
+            sys.exit(ExitCode.FAILED)
+        except OSError:
+            # The help, or a usage error, cannot be written. All others have been reported by `exit_codes`.
+            forget_output()
+            sys.exit(ExitCode.FAILED)
 
     def invoke(self, ctx: click.Context) -> Any:
         with _printable_errors():

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from pykcl.cli.console import say
 from pykcl.cli.errors import exit_codes
 from pykcl.cli.options import Verb
 from pykcl.errors import ConfigError, PyKclError, TableGone
@@ -60,8 +61,8 @@ def migrate(file: Path, code: tuple[Path, ...], reads_table: bool, force: bool) 
         contents = [text.encode("utf-8", "backslashreplace") for text in (migration.toml, report(migration))]
         for path, content in zip(wanted, contents, strict=True):
             _write(path, content, like=file)
-        click.echo(summary(migration))
-        click.echo(f"{'WROTE':<11} {', '.join(map(str, wanted))}")
+        say(summary(migration))
+        say(f"{'WROTE':<11} {', '.join(map(str, wanted))}")
 
 
 def _migration(file: Path, code: tuple[Path, ...], reads_table: bool) -> Migration:
@@ -112,7 +113,7 @@ def _snapshot(found: Interpretation) -> TableSnapshot:
     config = found.config
     try:
         clients = open_specified_clients(config, found.clients)
-        table, _ = connect(config, SystemRuntime(), clients=clients)
+        table, _ = connect(config, SystemRuntime(), clients=clients, gone_after=0.0)
         rows = table.scan().rows
         # The index of owners is seen by this; it makes nothing.
         table.prepare(create=False)

@@ -14,13 +14,14 @@ import shutil
 import sys
 import time
 import unicodedata
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
 import click
 
+from pykcl.cli.console import Unwritable, print_notice, say
 from pykcl.cli.errors import ExitCode
 from pykcl.cli.options import COMMON, Duration, option_in
 from pykcl.errors import TemporaryError, printable
@@ -297,39 +298,7 @@ def clipped(text: str, width: int) -> str:
     return "".join(shown) + "…"
 
 
-# -- standard output and standard error ------------------------------------------------------------------------
-
-
-def say(text: str, *, err: bool = False) -> None:
-    """Print text that is already inert; what the encoding of the terminal lacks is escaped as Python would."""
-    if not text:
-        return
-    stream = sys.stderr if err else sys.stdout
-    encoding = getattr(stream, "encoding", None) or "utf-8"
-    click.echo(text.encode(encoding, "backslashreplace").decode(encoding), err=err, color=None)
-
-
-def print_notice(text: str) -> None:
-    """Print a line beside the answer, on standard error."""
-    say(f"pykcl: {printable(text)}", err=True)
-
-
-@contextmanager
-def quiet_when_unread() -> Iterator[None]:
-    """End well, with exit code 0, if the reader of the output, such as `head`, has closed it."""
-    try:
-        yield
-        sys.stdout.flush()
-    except BrokenPipeError:
-        forget_output()
-
-
-def forget_output() -> None:
-    """Discard what is still in the buffer of standard output, also at the end of the interpreter."""
-    with suppress(OSError, ValueError, AttributeError):
-        nowhere: Any = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, sys.stdout.fileno())
-        os.close(nowhere)
+# -- colours and widths ---------------------------------------------------------------------------------------
 
 
 def painted(text: str, colour: Colour | None) -> str:
@@ -403,7 +372,9 @@ def repeat(watch: float | None, answer: Callable[[], tuple[str, int]]) -> int:
             except TemporaryError as error:
                 print_notice(f"{error} Trying again in {format_duration(watch)}.")
             else:
-                say(f"{_TO_THE_TOP}{text}" if is_terminal() else f"{text}\n")
+                with suppress(Unwritable):
+                    # There may be space for the next one.
+                    say(f"{_TO_THE_TOP}{text}" if is_terminal() else f"{text}\n")
             time.sleep(watch)
     except KeyboardInterrupt:
         return code

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
 
+from pykcl.cli.console import print_notice, quiet_when_unread, say
 from pykcl.cli.errors import ExitCode, usage
 from pykcl.cli.options import Verb
-from pykcl.cli.output import print_notice, quiet_when_unread
 from pykcl.cli.target import (
     admin_for,
     aws_options,
@@ -313,7 +313,7 @@ def _conclude(stream: str, putting: StreamWriter, course: _Course, *, aggregated
     """Print what was put, and what was not; return the exit code."""
     tally = putting.tally
     with quiet_when_unread():
-        click.echo(f"put {tally.put} records into {stream}")
+        say(f"put {tally.put} records into {stream}")
     if tally.sent_again:
         print_notice(f"sent again after a refusal: {tally.sent_again}")
     if tally.perhaps_twice:

@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pykcl import logs
+from pykcl.cli.console import announce
 from pykcl.cli.errors import ExitCode, ProgramCrashed, exit_codes
 from pykcl.cli.options import Duration, Verb, option_in
 from pykcl.cli.run_lambda import LambdaFunction, lambda_options
@@ -53,7 +54,7 @@ def begun_as_by_a_main_thread() -> Iterator[None]:
     A new thread takes after the one that begins it. In a child that is the main thread, so Python waits for the new
     one before the process ends; a shard's thread here is a daemon. 1) A writer begun by it has records in hand that are
     checkpointed; 2) the worker stops, and the process ends; 3) they are lost without a message. Nothing else reads
-    the mark of a thread that runs (CPython 3.10 to 3.14: who is waited for is settled when a thread begins).
+    the mark of a thread that runs (CPython 3.11 to 3.15: who is waited for is settled when a thread begins).
     """
     thread = threading.current_thread()
     was = thread.daemon
@@ -96,8 +97,9 @@ def _cut_off(own: list[threading.Thread], seconds: float) -> None:
             _names(left),
         )
         logging.shutdown()
-        sys.stdout.flush()
-        sys.stderr.flush()
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(OSError, ValueError, AttributeError):
+                stream.flush()
         os._exit(ExitCode.CRASHED)
 
 
@@ -603,7 +605,5 @@ def _local_aws(streams: Sequence[str]) -> Iterator[None]:
             aws.kinesis.create_stream(stream, LOCAL_SHARDS)
         # A proxy of the surroundings would be asked for 127.0.0.1 too.
         os.environ.update(local_environment(aws.url), NO_PROXY="127.0.0.1", no_proxy="127.0.0.1")
-        click.echo(
-            f"local AWS at {aws.url}, stream {', '.join(streams)} with {LOCAL_SHARDS} shards", err=True
-        )
+        announce(f"local AWS at {aws.url}, stream {', '.join(streams)} with {LOCAL_SHARDS} shards", err=True)
         yield

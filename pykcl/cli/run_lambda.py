@@ -11,6 +11,7 @@ from typing import Any
 
 import click
 
+from pykcl.cli.console import announce
 from pykcl.cli.options import Duration, gathered, option_in
 from pykcl.cli.settings import Settings
 from pykcl.errors import ConfigError
@@ -83,7 +84,7 @@ class LambdaFunction:
         if shows_outcomes and self.mapping.outcomes:
             rows = [("KEY", "WHAT IT MEANS HERE"), *self.mapping.outcomes]
             width = max(len(key) for key, _ in rows)
-            click.echo("\n".join(f"{key.ljust(width)}  {outcome}" for key, outcome in rows), err=True)
+            announce("\n".join(f"{key.ljust(width)}  {outcome}" for key, outcome in rows), err=True)
         return {"batch_size": BATCH_SIZE, **self.mapping.options}
 
     @property

@@ -10,7 +10,6 @@ from __future__ import annotations
 import copy
 import logging
 import os
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -19,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
+from pykcl.cli.console import LogHandler, announce
 from pykcl.cli.options import Duration, gathered, option_in
 from pykcl.cli.target import options_of, refuse_two_files, specs_in
 from pykcl.config import HTTP_TOKEN, Config, from_environment, from_texts, read_toml
@@ -66,7 +66,7 @@ def log_to_stderr(
     log_format: LogFormat, *, verbose: bool, with_names: bool = False, process: int | None = None
 ) -> None:
     """Log the whole process to standard error."""
-    handler = logging.StreamHandler(sys.stderr)
+    handler = LogHandler()
     handler.setFormatter(formatter(log_format, with_names=with_names, process=process))
     logging.basicConfig(level=logging.DEBUG if verbose else logging.INFO, handlers=[handler])
     for chatty in _CHATTY:
@@ -75,7 +75,7 @@ def log_to_stderr(
 
 def log_beside_the_program(log_format: LogFormat, *, verbose: bool, process: int | None = None) -> None:
     """Log pykcl to stderr, and leave the root logger to the program, whose logging.basicConfig() must still work."""
-    handler = logging.StreamHandler(sys.stderr)
+    handler = LogHandler()
     handler.setFormatter(formatter(log_format, process=process))
     ours = logging.getLogger("pykcl")
     ours.addHandler(handler)
@@ -90,7 +90,7 @@ def log_beside_the_program(log_format: LogFormat, *, verbose: bool, process: int
 @contextmanager
 def logged_to_stderr(name: str) -> Iterator[None]:
     """Log that logger to standard error in the block, for a command that prints everything else itself."""
-    handler = logging.StreamHandler(sys.stderr)
+    handler = LogHandler()
     handler.setFormatter(formatter("text"))
     logger = logging.getLogger(name)
     logger.addHandler(handler)
@@ -227,7 +227,7 @@ def _interpreted(
     found = interpret(read_properties(path), entry_point=entry_point)
     if not shows_verdicts:
         return found
-    click.echo(verdict_table(found.verdicts), err=True)
+    announce(verdict_table(found.verdicts), err=True)
     for notice in found.notices:
         if not (accept_polling and "--accept-polling" in notice):
             log.warning("%s", notice)
@@ -338,10 +338,10 @@ def worker_token(path: Path | None) -> str | None:
 
 
 def _print_address(url: str, token: str | None, *, is_new: bool) -> None:
-    click.echo(f"health at {url}: /livez /readyz /metrics /status", err=True)
+    announce(f"health at {url}: /livez /readyz /metrics /status", err=True)
     if token is not None and is_new:
         # Here, once, and in no log: a token that others are to know is given as a file or in the environment.
-        click.echo(f"/status needs this token, created for this run: Authorization: Bearer {token}", err=True)
+        announce(f"/status needs this token, created for this run: Authorization: Bearer {token}", err=True)
 
 
 _option = option_in("Health and log options")

@@ -15,9 +15,8 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-import click
-
 from pykcl.aws.table_admin import METRICS_SUFFIX, STATE_SUFFIX
+from pykcl.cli.console import announce
 from pykcl.cli.output import Column, render
 from pykcl.cli.settings import Settings
 from pykcl.config import Config
@@ -170,7 +169,7 @@ class Shadow:
         finally:
             over.set()
             logger.join()
-            click.echo(table_of(self.tally.counts()))
+            announce(table_of(self.tally.counts()))
             if has_table:
                 log.info(
                     "shadow: lease table %s stays, and the next start goes on from it. To remove it: "
@@ -187,7 +186,9 @@ class Shadow:
         """
         from pykcl.aws.clients import connect
 
-        table, _ = connect(self.settings.config, SystemRuntime(), clients=self.settings.clients())
+        table, _ = connect(
+            self.settings.config, SystemRuntime(), clients=self.settings.clients(), gone_after=0.0
+        )
         try:
             rows = table.scan().rows
         except TableGone:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from pykcl.cli.console import quiet_when_unread, say
 from pykcl.cli.options import VerbGroup
 from pykcl.cli.output import (
     Column,
@@ -17,10 +18,8 @@ from pykcl.cli.output import (
     format_option,
     painted,
     print_wait,
-    quiet_when_unread,
     render,
     repeat,
-    say,
     show,
     terminal_width,
     text_width,

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 
 import click
 
+from pykcl.cli.console import answering, forget_output, print_notice
 from pykcl.cli.errors import ExitCode, usage
 from pykcl.cli.options import Verb
-from pykcl.cli.output import forget_output, print_notice
 from pykcl.cli.target import (
     Target,
     complete_applications,
@@ -251,8 +251,9 @@ def _matching(page: Iterator[Record], pattern: re.Pattern[str] | None) -> Iterat
 
 def _write(shown: list[bytes]) -> None:
     if shown:
-        sys.stdout.buffer.write(b"".join(shown))
-        sys.stdout.buffer.flush()
+        with answering():
+            sys.stdout.buffer.write(b"".join(shown))
+            sys.stdout.buffer.flush()
 
 
 def _is_unread() -> bool:

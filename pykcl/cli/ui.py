@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 
 import click
 
+from pykcl.cli.console import announce
 from pykcl.cli.lag import kinesis_lag
 from pykcl.cli.options import Duration, Verb
-from pykcl.cli.output import say
 from pykcl.cli.settings import worker_token
 from pykcl.cli.target import Target, fleet_options
 from pykcl.config import HTTP_TOKEN
@@ -127,8 +127,8 @@ def ui(
     )
     stop = SignalEvent()
     with stop_signals_go_to(lambda *_: stop.set()), server:
-        say(f"{printable(table)} at {server.link}")
-        say("Anyone with this address can see the fleet. Ctrl-C stops the page.", err=True)
+        announce(f"{printable(table)} at {server.link}")
+        announce("Anyone with this address can see the fleet. Ctrl-C stops the page.", err=True)
         with opened_in_browser(server.link, wanted=opens):
             stop.wait()
 

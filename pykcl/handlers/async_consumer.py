@@ -8,8 +8,9 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from pykcl.errors import PyKclError
-from pykcl.handlers.consumer import END, POLL_SECONDS, ConsumerBase
+from pykcl.handlers.consumer import END, POLL_SECONDS, ConsumerBase, Ended, Value
 from pykcl.model.record import Record
+from pykcl.processor import NotDecoded
 
 Result = TypeVar("Result")
 Asker = asyncio.Task[Any] | None
@@ -41,6 +42,9 @@ class AsyncConsumer(ConsumerBase[Asker]):
         self._waits: list[asyncio.Future[None]] = []
         self._is_waking = False
         self._at_once = 0
+        # Of the owner of the record at hand, when it was given that; and the last record whose body was cancelled.
+        self._cancelled = 0
+        self._was_cancelled: Record | None = None
 
     async def __aenter__(self) -> AsyncConsumer:
         """Start to read. Raises what the start raises: SetupError, WrongStream, …"""
@@ -59,7 +63,12 @@ class AsyncConsumer(ConsumerBase[Asker]):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Stop to read: checkpoint what is acked and release the shards, within `shutdown_grace`."""
+        """Stop to read: checkpoint what is acked and release the shards, within `shutdown_grace`.
+
+        In a process that was forked in the block nothing is done.
+        """
+        if self._is_copy:
+            return
         self._refuse_another_loop()
         if not self._is_left:
             await self._in_a_thread("pykcl-consumer-stop", self._stop_worker)
@@ -80,6 +89,7 @@ class AsyncConsumer(ConsumerBase[Asker]):
     async def _next(self, loop: int | None) -> Record:
         self._refuse_another_loop()
         me = asyncio.current_task()
+        self._leave_open_what_was_cancelled()
         self._ask(me, loop)
         self._at_once += 1
         if self._at_once >= _MOST_AT_ONCE:
@@ -90,18 +100,41 @@ class AsyncConsumer(ConsumerBase[Asker]):
             found = await self._wait_for_record(me, loop)
         # Nothing is awaited once a record is taken: a cancellation comes before that, or in the body of the loop.
         if isinstance(found, Record):
+            self._cancelled = _cancellations(me)
             return found
         raise StopAsyncIteration
+
+    def decoded(self, kind: type[Value]) -> AsyncIterator[tuple[Value, Record]]:
+        """Return a loop over pairs of a decoded value and its record: `async for order, record in …`.
+
+        Everything else is as for `Consumer.decoded`.
+        """
+        return self._decoded(aiter(self), self._decoder(kind))
+
+    async def _decoded(
+        self, records: AsyncIterator[Record], decode: Callable[[Record], Value]
+    ) -> AsyncIterator[tuple[Value, Record]]:
+        async for record in records:
+            try:
+                value = decode(record)
+            except NotDecoded as error:
+                await self.reject(record, self._reason_of(error))
+                continue
+            yield value, record
 
     async def reject(self, record: Record, reason: str = "") -> bool:
         """Send a record that can never be processed to the dead letters, in a thread, then settle it.
 
-        Returns as `ack`. Raises what the destination raises; then the record is not settled. Raises ConfigError
-        without `dead_letters`.
+        Returns as `ack`. Raises what the destination raises; then the record is not settled, and comes again after a
+        pause, also if the loop goes on to the next one. So it does where the `await` is cancelled, unless the letter
+        was kept. Raises ConfigError without `dead_letters`.
         """
-        self._refuse_unusable(record)
-        self._refuse_no_letters()
-        return await self._in_a_thread("pykcl-consumer-reject", lambda: self._queue.reject(record, reason))
+        with self._rejecting(record):
+            self._refuse_unusable(record)
+            self._refuse_no_letters()
+            return await self._in_a_thread(
+                "pykcl-consumer-reject", lambda: self._queue.reject(record, reason)
+            )
 
     async def wait_ready(self, timeout: float | None = None) -> bool:
         """Wait until every open shard has an owner and those of this consumer are being read.
@@ -134,6 +167,7 @@ class AsyncConsumer(ConsumerBase[Asker]):
             if found:
                 return found[0]
             if step is not None and step <= 0:
+                self._note_end(Ended.IDLE)
                 return END
 
     async def _news(self, seconds: float | None, is_over: Callable[[], bool]) -> None:
@@ -194,7 +228,7 @@ class AsyncConsumer(ConsumerBase[Asker]):
         # It has nothing left to do, and is not to be found by who counts threads.
         task.join(1.0)
         if cancelled is not None:
-            raise cancelled
+            raise cancelled from (errors[0] if errors else None)
         if errors:
             raise errors[0]
         return results[0]
@@ -210,6 +244,18 @@ class AsyncConsumer(ConsumerBase[Asker]):
         # 1) A task is made for each record; 2) one fails, or is cancelled by a time-out; 3) the next one asks. Not by
         # owner.exception(): asyncio would take the error for noticed, and never log it.
         return owner is not None and owner.done() and (owner.cancelled() or owner._exception is not None)
+
+    def _leave_open_what_was_cancelled(self) -> None:
+        """Leave the record at hand open if its body was cancelled.
+
+        1) Ctrl-C cancels the task in the middle of its body; 2) the body swallows that, and asks for the next record.
+        Once for each record: there are time-outs that cancel a task, and never withdraw it.
+        """
+        if self._at_hand is None:
+            return
+        record, owner, _ = self._at_hand
+        if _cancellations(owner) > self._cancelled and record is not self._was_cancelled:
+            self._left_open = self._was_cancelled = record
 
     def _refuse_another_loop(self) -> None:
         self._refuse_unusable()
@@ -232,6 +278,11 @@ class _Loop(AsyncIterator[Record]):
 
     def __anext__(self) -> Coroutine[Any, Any, Record]:
         return self._consumer._next(self._number)
+
+
+def _cancellations(task: Asker) -> int:
+    """Return how often a task was asked to end by a cancellation that nobody has withdrawn."""
+    return 0 if task is None else task.cancelling()
 
 
 def _resolve(news: asyncio.Future[None]) -> None:

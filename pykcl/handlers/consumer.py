@@ -2,29 +2,39 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from enum import Enum
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from pykcl.config import Config
 from pykcl.errors import ConfigError, PyKclError, StopTimedOut
+from pykcl.handlers.decode import NoDecoder, decoder_of, refuse
 from pykcl.handlers.record_queue import RecordQueue
 from pykcl.model.record import Record
+from pykcl.planning.read_schedule import backoff
+from pykcl.processor import NotDecoded
 from pykcl.runtime import EndsThread, Event, Runtime, SystemRuntime, Task, Thread, in_main_thread, this_thread
 from pykcl.worker.options import AppOptions, WorkerSeams
-from pykcl.worker.signals import REPEAT_SECONDS, stop_signals_go_to
+from pykcl.worker.signals import REPEAT_SECONDS, OwnProcess, stop_signals_go_to
 from pykcl.worker.worker import Worker
 
 if TYPE_CHECKING:
-    from typing_extensions import Self, Unpack
+    from typing import Self
+
+    from typing_extensions import Unpack
 
 Asker = TypeVar("Asker")
+Value = TypeVar("Value")
 
 POLL_SECONDS = 0.05
 """Pause between two questions to the worker whether it is ready."""
+_LONGEST_REST = 10.0
+"""Seconds for which a shard rests whose record could not be rejected."""
 _OF_BATCHES = {
     "batch_size": "a program that iterates has no batches",
     "batch_window": "a program that iterates has no batches",
@@ -39,6 +49,16 @@ _OF_BATCHES = {
 """Options of a Worker that a consumer refuses, and why they have no meaning."""
 END = object()
 """What is taken where there are no more records."""
+
+
+class Ended(Enum):
+    """The reason for the end of an iteration: `consumer.ended`."""
+
+    STOPPED = "stop() was called"
+    SIGNAL = "SIGTERM or SIGINT came"
+    IDLE = "no record came within idle_timeout"
+    FAILED = "an error stopped the worker"
+    LEFT = "the program left the block, or closed the consumer"
 
 
 class ConsumerBase(ABC, Generic[Asker]):
@@ -80,8 +100,12 @@ class ConsumerBase(ABC, Generic[Asker]):
         self._is_raised = False
         # Written by one thread each, and read by any: started, asked to end, stopped, left.
         self._has_started = self._is_ending = self._is_over = self._is_left = False
+        self._ended: Ended | None = None
         # With who has it, and the number of the loop that was given it.
         self._at_hand: tuple[Record, Asker, int] | None = None
+        # The record at hand, once it is not done whatever its loop does next.
+        self._left_open: Record | None = None
+        self._failed_rejects = 0
         self._loops = 0
         self._be_new()
 
@@ -104,10 +128,39 @@ class ConsumerBase(ABC, Generic[Asker]):
         """The worker that reads, for its `status()` and its metrics."""
         return self._worker
 
+    @property
+    def ended(self) -> Ended | None:
+        """The first reason for which the iteration has ended; None while it goes on, or again, after Ended.IDLE.
+
+        The error behind Ended.FAILED is `failure`.
+        """
+        return self._ended
+
+    @property
+    def failure(self) -> Exception | None:
+        """The error that stopped the worker: TableGone, StreamMissing, …; None if none did."""
+        return self._failure
+
     def stop(self) -> None:
         """End the iteration as if there were no more records, from any thread or signal handler. Does not wait."""
+        self._end(Ended.STOPPED)
+
+    def _end(self, reason: Ended) -> None:
+        self._note_end(reason)
         self._is_ending = True
         self._wake()
+
+    def _note_end(self, reason: Ended) -> None:
+        if self._ended in (None, Ended.IDLE):
+            self._ended = reason
+
+    def lost(self, record: Record) -> bool:
+        """Return True once an ack of the record would have no effect: its shard has gone to another worker.
+
+        It comes again there: stop to work on it. Also True for a record that is settled. Raises as `ack`.
+        """
+        self._refuse_unusable(record)
+        return self._queue.is_lost(record)
 
     def ack(self, record: Record) -> bool:
         """Settle a record: it is done.
@@ -117,6 +170,29 @@ class ConsumerBase(ABC, Generic[Asker]):
         """
         self._refuse_unusable(record)
         return self._queue.ack(record)
+
+    def _decoder(self, kind: Any) -> Callable[[Record], Any]:
+        """Return a decoder of records, which raises NotDecoded. Raises ConfigError for a kind that has none."""
+        try:
+            decode = decoder_of(kind)
+        except (NoDecoder, NameError) as error:
+            do = getattr(error, "do", "define the class before the loop")
+            raise ConfigError(f"{type(self).__name__}.decoded: {error}. Do: {do}.") from error
+
+        def decoded(record: Record) -> Any:
+            try:
+                return decode(record.data)
+            except Exception as error:  # noqa: BLE001 - a decoder may raise anything
+                refuse(record, error)
+
+        return decoded
+
+    def _reason_of(self, error: NotDecoded) -> str:
+        """Return the reason for a letter. Raises the error itself where there is no place for letters."""
+        if self._worker.config.dead_letters is None:
+            raise error
+        cause = error.__cause__
+        return f"does not decode: {type(cause).__name__}: {cause}"
 
     @abstractmethod
     def _wake(self) -> None:
@@ -130,7 +206,14 @@ class ConsumerBase(ABC, Generic[Asker]):
             raise PyKclError(
                 f"This {type(self).__name__} was entered before. Do: make a new one for each with block."
             )
+        self._process = OwnProcess()
         self._task = self._runtime.spawn("pykcl-consumer", self._work)
+
+    @property
+    def _is_copy(self) -> bool:
+        """True in a process that was forked from the one that reads: its threads are not here, and its locks may be
+        in their hands for ever."""
+        return self._task is not None and not self._process.is_this
 
     def _work(self) -> None:
         try:
@@ -147,11 +230,13 @@ class ConsumerBase(ABC, Generic[Asker]):
             self._failure = self._failure or PyKclError(
                 f"{why} Do: find what raises that; it is code of the application, such as a client or a listener."
             )
+        self._note_end(Ended.STOPPED if self._failure is None else Ended.FAILED)
         self._is_over = True
         self._wake()
 
     def _stop_worker(self) -> None:
         """Stop the worker, and wait for its threads, at most `shutdown_grace`."""
+        self._note_end(Ended.LEFT)
         self._queue.close()
         try:
             self._worker.stop()
@@ -169,9 +254,14 @@ class ConsumerBase(ABC, Generic[Asker]):
 
     def _refuse_unusable(self, record: object = None) -> None:
         name = type(self).__name__
+        way = "async with" if name.startswith("Async") else "with"
         if self._task is None:
-            way = "async with" if name.startswith("Async") else "with"
             raise PyKclError(f"This {name} does not read yet. Do: {way} {name}(...) as consumer.")
+        if self._is_copy:
+            raise PyKclError(
+                f"This process was forked from the one that entered the {name}, and its records are settled there. Do: "
+                f"end this process by os._exit() once its work is done, or open another {name} here: {way} {name}(...)."
+            )
         if record is not None and not isinstance(record, Record):
             raise PyKclError(
                 f"{name} takes the records that it has given; it got {type(record).__name__}. Do: keep the Record "
@@ -201,14 +291,42 @@ class ConsumerBase(ABC, Generic[Asker]):
             return
         record, owner, its_loop = at_hand
         if self._has_failed(owner):
-            self._at_hand = None
-            self._queue.put_back(record)
+            self._give_back(record)
             return
         is_same = self._is_same(owner, asker)
         if (not is_same or loop not in (None, its_loop)) and self._queue.is_out(record):
             self._refuse_many(loops=is_same)
+        if record is self._left_open:
+            self._give_back(record)
+            return
         self._at_hand = None
         self._queue.ack(record)
+
+    def _give_back(self, record: Record) -> None:
+        """Let the record at hand come again, if it is not settled."""
+        pause = 0.0
+        if record is self._left_open and self._failed_rejects:
+            pause = backoff(self._failed_rejects, self._runtime.random(), first=0.5, longest=_LONGEST_REST)
+        self._at_hand = self._left_open = None
+        self._queue.put_back(record, pause)
+
+    @contextmanager
+    def _rejecting(self, rejected: object) -> Iterator[None]:
+        """Leave the record at hand open if the block, which rejects it, fails.
+
+        1) The destination is down; 2) the body logs that, and goes on; 3) to ask for the next record would ack this
+        one: there would be no letter, and it would not come again.
+        """
+        try:
+            yield
+        except BaseException:
+            self._failed_rejects += 1
+            record = self._at_hand[0] if self._at_hand is not None else None
+            # What is no record is made of the one at hand, perhaps.
+            if not isinstance(rejected, Record) or rejected == record:
+                self._left_open = record
+            raise
+        self._failed_rejects = 0
 
     def _refuse_many(self, *, loops: bool = False) -> None:
         name = type(self).__name__
@@ -258,13 +376,16 @@ class ConsumerBase(ABC, Generic[Asker]):
             is_free = self._is_same(owner, asker) or self._has_ended(owner)
             if not is_free and self._queue.is_out(record):
                 self._refuse_many()
-            self._at_hand = None
-            self._queue.put_back(record)
+            self._give_back(record)
+        if self._ended is Ended.IDLE:
+            self._ended = None
         self._loops += 1
         return self._loops
 
     def _idle_until(self, until: float | None) -> float | None:
         """Return the end of the wait for a record; None: there is none, or none yet. until: as it was before."""
+        if self._queue.rest() is not None:
+            return None
         if self._idle_timeout is None or until is not None:
             return until
         return self._runtime.monotonic() + self._idle_timeout if self._worker.initialized else None
@@ -272,7 +393,7 @@ class ConsumerBase(ABC, Generic[Asker]):
     def _step(self, until: float | None) -> float | None:
         """Return seconds to wait; None: until there is news."""
         if self._idle_timeout is None:
-            return None
+            return self._queue.rest()
         return POLL_SECONDS if until is None else max(0.0, until - self._runtime.monotonic())
 
     def _is_ready(self) -> bool | None:
@@ -335,7 +456,12 @@ class Consumer(ConsumerBase[Thread]):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Stop to read: checkpoint what is acked and release the shards, within `shutdown_grace`."""
+        """Stop to read: checkpoint what is acked and release the shards, within `shutdown_grace`.
+
+        In a process that was forked in the block nothing is done.
+        """
+        if self._is_copy:
+            return
         try:
             if not self._is_left:
                 self._stop_worker()
@@ -369,15 +495,39 @@ class Consumer(ConsumerBase[Thread]):
             return found
         raise StopIteration
 
+    def decoded(self, kind: type[Value]) -> Iterator[tuple[Value, Record]]:
+        """Return a loop over pairs of a decoded value and its record.
+
+            for order, record in consumer.decoded(Order):
+                save(order)
+
+        kind: as the annotation of a function that `handler` takes: a dataclass, a pydantic model, dict, str, … A record
+        that does not decode becomes a dead letter at once; without `dead_letters` NotDecoded leaves the loop, and the
+        record stays open. Raises ConfigError for a kind that has no decoder.
+        """
+        return self._decoded(iter(self), self._decoder(kind))
+
+    def _decoded(
+        self, records: Iterator[Record], decode: Callable[[Record], Value]
+    ) -> Iterator[tuple[Value, Record]]:
+        for record in records:
+            try:
+                value = decode(record)
+            except NotDecoded as error:
+                self.reject(record, self._reason_of(error))
+                continue
+            yield value, record
+
     def reject(self, record: Record, reason: str = "") -> bool:
         """Send a record that can never be processed to the dead letters, then settle it.
 
-        Returns as `ack`. Raises what the destination raises; then the record is not settled. Raises ConfigError
-        without `dead_letters`.
+        Returns as `ack`. Raises what the destination raises; then the record is not settled, and comes again after a
+        pause, also if the loop goes on to the next one. Raises ConfigError without `dead_letters`.
         """
-        self._refuse_unusable(record)
-        self._refuse_no_letters()
-        return self._queue.reject(record, reason)
+        with self._rejecting(record):
+            self._refuse_unusable(record)
+            self._refuse_no_letters()
+            return self._queue.reject(record, reason)
 
     def wait_ready(self, timeout: float | None = None) -> bool:
         """Wait until every open shard has an owner and those of this consumer are being read.
@@ -415,6 +565,7 @@ class Consumer(ConsumerBase[Thread]):
                 until = self._idle_until(until)
                 step = self._step(until)
                 if step is not None and step <= 0:
+                    self._note_end(Ended.IDLE)
                     return END
                 news.wait(step)
 
@@ -440,14 +591,46 @@ class Consumer(ConsumerBase[Thread]):
             return
         defaults = {signal.SIGTERM: signal.SIG_DFL, signal.SIGINT: signal.default_int_handler}
         numbers = [number for number, default in defaults.items() if signal.getsignal(number) == default]
-        stack.enter_context(stop_signals_go_to(self._signal_came, numbers))
+        _handlers.enter_context(stop_signals_go_to(_signal_came, numbers))
+        _entered.append(self)
+        stack.callback(_leave_signals, self)
 
-    def _signal_came(self, number: int, frame: FrameType | None) -> None:
+    def _signal_came(self, number: int) -> None:
         now = self._runtime.monotonic()
         if self._signal_at is not None and now - self._signal_at >= REPEAT_SECONDS:
             raise KeyboardInterrupt if number == signal.SIGINT else SystemExit(128 + number)
         self._signal_at = now if self._signal_at is None else self._signal_at
-        self.stop()
+        self._end(Ended.SIGNAL)
+
+
+_entered: list[Consumer] = []
+"""Consumers whose block was entered in the main thread of this process: a signal is for each of them."""
+_handlers = ExitStack()
+"""Gives the signals back to the program once the last of them has left, in whatever order they do."""
+
+
+def _signal_came(number: int, frame: FrameType | None) -> None:
+    try:
+        for consumer in tuple(_entered):
+            consumer._signal_came(number)
+    except BaseException:
+        # It breaks off the bodies that this thread is in, which may swallow it and go on.
+        for consumer in _entered:
+            if consumer._at_hand is not None and consumer._at_hand[1] is this_thread():
+                consumer._left_open = consumer._at_hand[0]
+        raise
+
+
+def _leave_signals(consumer: Consumer) -> None:
+    # Not there in a process that was forked within the block, whose signals do what they did before it.
+    if consumer in _entered:
+        _entered.remove(consumer)
+    if not _entered:
+        _handlers.close()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_entered.clear)
 
 
 class _Loop(Iterator[Record]):

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import collections.abc
 import dataclasses
-import json
 import sys
 import typing
 from collections.abc import Callable
 from typing import Any, NoReturn
 
 from pykcl.errors import PyKclError
+from pykcl.model.metered_json import MAX_RECORD_VALUES, read_json, refuse_excess
 from pykcl.model.record import Record
 from pykcl.processor import NotDecoded
 
@@ -75,16 +75,18 @@ def refuse(record: Record, error: Exception) -> NoReturn:
 # -- JSON ------------------------------------------------------------------------------------------------------
 
 
-def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not JSON")
-
-
-_JSON = json.JSONDecoder(parse_constant=_refuse_constant)
-
-
 def _json(data: bytes) -> Any:
-    # As json.loads, which would make a decoder anew for each call with parse_constant.
-    return _JSON.decode(data.decode(json.detect_encoding(data), "surrogatepass"))
+    return read_json(data, max_values=MAX_RECORD_VALUES)
+
+
+def _metered(decoder: Decoder) -> Decoder:
+    """Return a decoder that refuses JSON beyond our limits, in the place of one that has other limits or none."""
+
+    def decode(data: bytes) -> Any:
+        refuse_excess(data, max_values=MAX_RECORD_VALUES)
+        return decoder(data)
+
+    return decode
 
 
 def _json_object(data: bytes) -> Any:
@@ -156,8 +158,7 @@ def _of_model(model: Any) -> Decoder:
     if not getattr(model, "__pydantic_complete__", True):
         # Else the first record would find out, and count as one that does not decode.
         model.model_rebuild()
-    decoder: Decoder = model.model_validate_json
-    return decoder
+    return _metered(model.model_validate_json)
 
 
 def _by_msgspec(kind: Any) -> Decoder | None:
@@ -165,8 +166,7 @@ def _by_msgspec(kind: Any) -> Decoder | None:
         import msgspec
     except ModuleNotFoundError:
         return None
-    decoder: Decoder = msgspec.json.Decoder(kind).decode
-    return decoder
+    return _metered(msgspec.json.Decoder(kind).decode)
 
 
 def _by_pydantic(kind: Any) -> Decoder | None:
@@ -174,8 +174,7 @@ def _by_pydantic(kind: Any) -> Decoder | None:
         import pydantic
     except ModuleNotFoundError:
         return None
-    decoder: Decoder = pydantic.TypeAdapter(kind).validate_json
-    return decoder
+    return _metered(pydantic.TypeAdapter(kind).validate_json)
 
 
 def _name(kind: Any) -> str:

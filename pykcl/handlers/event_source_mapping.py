@@ -6,16 +6,16 @@ Every key of the mapping gets a line that says what becomes of it.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from typing import Any
 
 from pykcl.errors import ConfigError
 from pykcl.handlers.filters import criteria_of
 from pykcl.handlers.windows import LONGEST
+from pykcl.model.metered_json import NotJson, read_json
 
 _STREAM = re.compile(
     r"(arn:[a-z0-9-]+:kinesis:[a-z0-9-]+:[0-9]{12}:stream/[A-Za-z0-9_.-]{1,128})(/consumer/.+)?\Z"
@@ -69,8 +69,8 @@ class EventSourceMapping:
 def mapping_of(text: str) -> EventSourceMapping:
     """Parse a mapping. Raises ConfigError for what is none, is of another service, or has a value out of range."""
     try:
-        found = json.loads(text)
-    except (ValueError, RecursionError):
+        found = read_json(text)
+    except NotJson:
         raise ConfigError(
             "it is not JSON. Do: aws lambda get-event-source-mapping --uuid UUID > esm.json"
         ) from None
@@ -165,7 +165,7 @@ def _time(value: Any) -> str:
     if isinstance(value, str):
         return value
     try:
-        return datetime.fromtimestamp(value, timezone.utc).isoformat()
+        return datetime.fromtimestamp(value, UTC).isoformat()
     except (TypeError, ValueError, OverflowError, OSError):
         raise ConfigError(f"StartingPositionTimestamp is no time: {value!r:.100}") from None
 

@@ -2,17 +2,18 @@
 
 The rules are those of Lambda's page on event filtering. A pattern that Lambda refuses when the mapping is made is
 refused here too, with its path. Patterns are compiled once: a record then costs the parsing of its JSON, and a little.
+Data with more levels or values than `metered_json` reads is not valid JSON here.
 """
 
 from __future__ import annotations
 
-import json
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from pykcl.errors import ConfigError
 from pykcl.model.lambda_event import EventSource
+from pykcl.model.metered_json import MAX_RECORD_VALUES, NotJson, read_json
 from pykcl.model.record import Record
 
 Criteria = Callable[[Record, EventSource], bool]
@@ -80,8 +81,8 @@ def _parsed(entry: object, path: str) -> tuple[Mapping[str, Any], str]:
     pattern, path = entry["Pattern"], f"{path}.Pattern"
     if isinstance(pattern, str):
         try:
-            pattern = json.loads(pattern)
-        except (ValueError, RecursionError):
+            pattern = read_json(pattern)
+        except NotJson:
             raise _wrong(path, "is not JSON") from None
     if not isinstance(pattern, Mapping):
         raise _wrong(path, "must be a JSON object")
@@ -90,16 +91,9 @@ def _parsed(entry: object, path: str) -> tuple[Mapping[str, Any], str]:
 
 def _data_of(record: Record, _: EventSource) -> Any:
     try:
-        return _loads(record.data.decode())
+        return read_json(record.data.decode(), max_values=MAX_RECORD_VALUES)
     except ValueError:
         return _NO_JSON
-
-
-def _no_constant(name: str) -> None:
-    raise ValueError(f"{name} is not JSON")
-
-
-_loads = json.JSONDecoder(parse_constant=_no_constant).decode
 
 
 # -- objects ---------------------------------------------------------------------------------------------------

@@ -12,11 +12,13 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import replace
+from types import coroutine
 from typing import TYPE_CHECKING, Any, Protocol
 from zlib import crc32
 
 from pykcl.errors import ConfigError, NotAProcessor, RestartShard, TableGone, TemporaryError
 from pykcl.events import Event, EventLoopBlocked
+from pykcl.model.checkpoint import Checkpoint
 from pykcl.model.record import Key, Record, keys_of
 from pykcl.processor import (
     Batch,
@@ -107,11 +109,22 @@ _FATAL = (RestartShard, TableGone, NotAProcessor)
 """Errors that are about no record: the whole batch ends with them."""
 
 
+_TURN = 0.01
+"""Seconds after which a lane in the event loop lets the others have a turn, though none of its calls has waited."""
+
+
+@coroutine
+def _give_way() -> Generator[None, None, None]:
+    """Let everything else that is due in the loop run first."""
+    yield
+
+
 class Lane:
     """The records of some partition keys. Used by one thread at a time.
 
     places: of the records in the batch. reached: the greatest place that it has begun, or is about to. done: how many
     of them are settled. stop: the call that failed. error: what ends the whole batch. standing: see Standing.
+    is_broken_off: its call was cancelled, and is not done, in whatever way it ends.
     """
 
     def __init__(self, caller: Caller, records: list[Record], places: list[int]) -> None:
@@ -121,17 +134,21 @@ class Lane:
         self.stop: LaneStop | None = None
         self.error: BaseException | None = None
         self.standing: Callable[[], Standing] | None = None
+        self.is_broken_off = False
+
+    def broken_off(self) -> None:
+        """Note that its task is cancelled. Called in the thread of the loop, before the call goes on."""
+        self.is_broken_off = True
 
 
 class Round:
-    """One call of process_records, as its lanes see it. is_cancelled: what runs is being ended."""
+    """One call of process_records, as its lanes see it."""
 
     def __init__(self, lanes: Sequence[Lane], batch: Batch, settling: Settles) -> None:
         self.lanes, self._batch, self._settling = lanes, batch, settling
         self._ended: deque[Lane] = deque()
         self._lock = settling.runtime.lock()
         self._last: int | None = None
-        self.is_cancelled = False
 
     @property
     def is_over(self) -> bool:
@@ -207,7 +224,12 @@ class Round:
         parts: Iterator[Sequence[Record]] = iter(
             ((r,) for r in lane.records) if takes_each else self._parts(lane)
         )
+        clock = settling.runtime.monotonic if caller.is_async else None
+        since = clock() if clock else 0.0
         for part in parts:
+            if clock and clock() - since >= _TURN:
+                yield _give_way()
+                since = clock()
             if not self._may_begin(lane, len(part)):
                 return
             try:
@@ -227,12 +249,16 @@ class Round:
             except BaseException as error:  # user code may raise anything; it is reported
                 if not settling.is_here():
                     raise
-                if not self.is_cancelled:
+                if not lane.is_broken_off:
                     self._stop(lane, part, error)
                 return
             if not settling.is_here():
                 # A process that the handler has forked: to settle it may wait for a lock for ever that another thread
                 # had at the fork, and the lane would go on here, too. It ends where it leaves the lane.
+                return
+            if lane.is_broken_off:
+                # 1) A stop cancels the call; 2) the handler swallows that, or something that it waits in turns it into
+                # a result; 3) the call returns, and nobody has done its work.
                 return
             for record in part:
                 settle((record.sequence_number, record.sub_sequence_number))
@@ -302,6 +328,7 @@ class LaneProcessor(RecordProcessor):
         self._settling: Settles | None = None
         self._alone: Alone | None = None
         self.lane_share: float | None = None
+        self._dealt_upto: Checkpoint | None = None
 
     @property
     def records_filtered(self) -> int:
@@ -357,7 +384,11 @@ class LaneProcessor(RecordProcessor):
             lane = lanes[crc32(record.partition_key.encode("utf-8", "surrogatepass")) % count]
             lane.records.append(record)
             lane.places.append(place)
-        self.lane_share = max(len(lane.records) for lane in lanes) / len(batch)
+        last = batch[-1].position
+        if self._dealt_upto is None or self._dealt_upto < last:
+            # Not of what is tried again: that is mostly one lane, and says nothing about the keys.
+            self._dealt_upto = last
+            self.lane_share = max(len(lane.records) for lane in lanes) / len(batch)
         return [lane for lane in lanes if lane.records]
 
     def _run_in_the_loop(self, round_: Round, settling: Settles) -> None:
@@ -367,7 +398,7 @@ class LaneProcessor(RecordProcessor):
         tasks: list[Any] = []
 
         def begin(lane: Lane) -> Callable[[], Standing]:
-            task = loop.start(round_.work(lane))
+            task = loop.start(round_.work(lane), lane.broken_off)
             # Also of one that is cancelled before it has begun.
             task.add_done_callback(lambda _: round_.ended(lane))
             tasks.append(task)
@@ -378,8 +409,7 @@ class LaneProcessor(RecordProcessor):
                 round_.begin(lane, functools.partial(begin, lane))
 
         def cancel() -> None:
-            round_.is_cancelled = True
-            loop.call(lambda: [task.cancel() for task in tasks])
+            loop.call(lambda: loop.cancel(tasks))
 
         def check() -> None:
             found = loop.blocked()
@@ -402,7 +432,7 @@ class LaneProcessor(RecordProcessor):
         left = [record for lane in lanes for record in lane.records[lane.done :]]
         if left:
             left.sort(key=lambda record: record.position)
-            raise LanesStopped(stops, left)
+            raise LanesStopped(stops, left, len(lanes))
 
 
 class Alone:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from contextlib import suppress
 from pathlib import PurePath
 from types import CodeType, CoroutineType, GeneratorType
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 from pykcl.errors import InternalError
 from pykcl.runtime import Coroutines, EndsThread, Runtime
@@ -39,6 +40,7 @@ class HandlerLoop:
         self._is_closing = False
         self._asked_at: float | None = None
         self._is_reported = False
+        self._on_cancel: WeakKeyDictionary[Any, Callable[[], object]] = WeakKeyDictionary()
         self.users = 0
         self.on_death: list[Callable[[Exception], None]] = []
         self.task = runtime.spawn("pykcl-loop", self._run)
@@ -53,9 +55,19 @@ class HandlerLoop:
         with suppress(RuntimeError):
             self._loop.call_soon_threadsafe(callback)
 
-    def start(self, coroutine: Coroutine[Any, Any, object]) -> Any:
-        """Start a task, in the loop's own thread."""
-        return self._loop.create_task(coroutine)
+    def start(
+        self, coroutine: Coroutine[Any, Any, object], on_cancel: Callable[[], object] = lambda: None
+    ) -> Any:
+        """Start a task, in the loop's own thread. on_cancel: called if it is cancelled, before it goes on."""
+        task = self._loop.create_task(coroutine)
+        self._on_cancel[task] = on_cancel
+        return task
+
+    def cancel(self, tasks: Iterable[Any]) -> None:
+        """Cancel those tasks that have not ended, in the loop's own thread, in which none goes on meanwhile."""
+        for task in tasks:
+            if task.cancel() and task in self._on_cancel:
+                self._on_cancel[task]()
 
     def call_hook(self, function: Callable[[], Any]) -> None:
         """Call a function; in the loop, and until it has returned, if it is async. Raises what it raises."""
@@ -129,8 +141,9 @@ class HandlerLoop:
             while not self._is_closing:
                 self._step(loop.run_forever)
             leaked = asyncio.all_tasks(loop)
-            for task in leaked:
-                task.cancel()
+            # Also those of lanes: 1) the thread of their shard waits for DynamoDB until the grace is over; 2) the
+            # worker waits no longer, and closes this loop.
+            self.cancel(leaked)
             if leaked:
                 self._step(lambda: loop.run_until_complete(asyncio.wait(leaked, timeout=_LEAKED_WITHIN)))
             self._step(lambda: loop.run_until_complete(loop.shutdown_asyncgens()))

@@ -27,6 +27,7 @@ class Feed(RecordProcessor, Intake):
     """The records of one shard under one lease. Its attributes belong to the queue, under its lock.
 
     records: not taken yet. out: taken and not acked, with the time of that. accepts: False once no more is wanted.
+    rests_until: no record is taken before that, monotonic seconds.
     """
 
     def __init__(self, queue: RecordQueue) -> None:
@@ -38,7 +39,7 @@ class Feed(RecordProcessor, Intake):
         # Of the last batch, whose records are not kept: nobody counts the bytes of those that are done.
         self.acks: Acknowledgements | None = None
         self.checkpointer: Checkpointer | None = None
-        self.check_at = 0.0
+        self.check_at = self.rests_until = 0.0
         self.accepts = False
 
     # -- for the thread of the lease -----------------------------------------------------------------------------
@@ -185,8 +186,13 @@ class RecordQueue:
         """Return True for a record that was taken, and that an ack would settle."""
         return self._settle(record, keep=True) is not None
 
-    def put_back(self, record: Record) -> None:
-        """Let a record that was taken, and is not settled, be the next one again."""
+    def is_lost(self, record: Record) -> bool:
+        """Return True for a record that no ack would settle. Asks its lease, which may be lost since a moment ago."""
+        found = self._settle(record, keep=True)
+        return found is None or bool(getattr(found[0].checkpointer, "is_lost", False))
+
+    def put_back(self, record: Record, pause: float = 0.0) -> None:
+        """Let a record that was taken, and is not settled, be the next one of its shard again, after a pause."""
         with self._lock:
             feed = self._feeds.get(record.shard_id)
             key = record.sequence_number, record.sub_sequence_number
@@ -197,9 +203,18 @@ class RecordQueue:
                     self._ring.remove(feed)
                 feed.records.appendleft(record)
                 self._ring.appendleft(feed)
+                feed.check_at, feed.rests_until = 0.0, self._now() + pause
             else:
                 self._count -= 1
         feed.moved()
+
+    def rest(self) -> float | None:
+        """Return the seconds until the end of the first pause of a shard; None: there is none."""
+        with self._lock:
+            now = self._now()
+            return min(
+                (feed.rests_until - now for feed in self._ring if feed.rests_until > now), default=None
+            )
 
     def close(self) -> None:
         """Drop everything: nothing is taken or acked any more."""
@@ -212,7 +227,7 @@ class RecordQueue:
     # -- under the lock ------------------------------------------------------------------------------------------
 
     def _take(self) -> tuple[Feed, Record] | None:
-        ring = self._ring
+        ring, resting = self._ring, 0
         while ring:
             feed = ring[0]
             now = self._now()
@@ -221,6 +236,12 @@ class RecordQueue:
                 # threads of the leases do: it would get records that another worker has by now.
                 if getattr(feed.checkpointer, "is_lost", False):
                     self._empty(feed)
+                    continue
+                if now < feed.rests_until:
+                    ring.rotate(-1)
+                    resting += 1
+                    if resting >= len(ring):
+                        break
                     continue
                 feed.check_at = now + _CHECK_EVERY
             record = feed.records.popleft()

@@ -216,7 +216,7 @@ class HttpServer:
         try:
             await asyncio.wait_for(self._exchange(reader, writer), self._seconds)
             return True
-        except (asyncio.TimeoutError, asyncio.IncompleteReadError, OSError) as error:
+        except (TimeoutError, asyncio.IncompleteReadError, OSError) as error:
             log.debug("connection broken off error=%s", type(error).__name__)
             return False
 

@@ -18,7 +18,7 @@ from pykcl.status import Activity, LoopStatus, WorkerState, WorkerStatus
 
 STOPPING_TOO_LONG_AFTER = 30.0
 """Seconds beyond the grace period."""
-_OF_ALL_LEASES = (Activity.MANAGING_LEASES, Activity.RENEWING_LEASES)
+_OF_ALL_LEASES = (Activity.MANAGING_LEASES, Activity.RENEWING_LEASES, Activity.HAVING_ITS_OWN_NAME)
 
 
 @dataclass(frozen=True, slots=True)

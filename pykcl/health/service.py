@@ -12,7 +12,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
 
@@ -61,7 +61,7 @@ class HealthFile:
             "why": list(ready.why),
             "state": state,
             "pid": os.getpid(),
-            "at": datetime.now(timezone.utc).isoformat(timespec="milliseconds"),
+            "at": datetime.now(UTC).isoformat(timespec="milliseconds"),
         }
         self._try(lambda: self._write(json.dumps(content).encode("ascii") + b"\n"))
 

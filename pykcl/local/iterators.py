@@ -12,7 +12,7 @@ import json
 import math
 import random
 from dataclasses import dataclass
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from pykcl.local.errors import ACCOUNT, AwsError, invalid_argument
@@ -116,7 +116,7 @@ def read_next_token(token: str, now_millis: int) -> ListingPosition:
 
 
 def _date(millis: int) -> str:
-    return datetime.fromtimestamp(millis / 1000, tz=timezone.utc).strftime("%a %b %d %H:%M:%S UTC %Y")
+    return datetime.fromtimestamp(millis / 1000, tz=UTC).strftime("%a %b %d %H:%M:%S UTC %Y")
 
 
 @dataclass(frozen=True, slots=True)

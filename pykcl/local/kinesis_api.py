@@ -13,8 +13,10 @@ from typing import Any
 from pykcl.local.errors import AwsError, in_use, invalid, invalid_argument
 from pykcl.local.iterators import ListingPosition, read_next_token, write_next_token
 from pykcl.local.stream import (
+    AUTO,
     FILTER_TYPES,
     MAX_PAGE_RECORDS,
+    USER_PARTITION_KEY,
     Entry,
     LocalKinesis,
     Put,
@@ -76,7 +78,7 @@ class Blob:
         return ""
 
 
-Kind = Text | Number | Blob | type[dict[str, Any]] | type[list[Any]] | type[Instant]
+Kind = Text | Number | Blob | type[dict[str, Any]] | type[list[Any]] | type[bool] | type[Instant]
 
 _NAME = Text(1, 128, r"[a-zA-Z0-9_.-]+")
 _NUMBER = Text(1, 129, r"0|([1-9]\d{0,128})")
@@ -84,6 +86,7 @@ _HASH_KEY = Text(1, 39, r"0|([1-9]\d{0,38})")
 _KINDS: dict[str, Kind] = {
     "AdjacentShardToMerge": _NAME,
     "Data": Blob(10_485_760),
+    "DryRun": bool,
     "ExclusiveStartShardId": _NAME,
     "ExclusiveStartStreamName": _NAME,
     "ExplicitHashKey": _HASH_KEY,
@@ -94,6 +97,7 @@ _KINDS: dict[str, Kind] = {
     "NextToken": Text(1, 1_048_576),
     "PartitionKey": Text(1, 256),
     "Records": list,
+    "RecordDistributionStrategy": Text(words=(AUTO, USER_PARTITION_KEY)),
     "RetentionPeriodHours": Number(-2_147_483_648),
     "ScalingType": Text(words=("UNIFORM_SCALING",)),
     "SequenceNumberForOrdering": _NUMBER,
@@ -129,7 +133,13 @@ _REQUIRED: dict[str, tuple[str, ...]] = {
     "SplitShard": ("ShardToSplit", "NewStartingHashKey"),
     "UpdateMaxRecordSize": ("MaxRecordSizeInKiB",),
     "UpdateShardCount": ("TargetShardCount", "ScalingType"),
+    "UpdateStreamRecordDistributionStrategy": ("StreamARN", "RecordDistributionStrategy"),
 }
+
+
+_PUTS = frozenset({"PutRecord", "PutRecords"})
+"""A dry run of them asks for the stream only. That of a read is the read, which changes nothing."""
+_DRY_RUNS = _PUTS | {"GetRecords", "GetShardIterator"}
 
 
 def check(operation: str, params: dict[str, Any]) -> None:
@@ -251,6 +261,7 @@ class KinesisApi:
             "SplitShard": self._split,
             "UpdateMaxRecordSize": self._update_max_record_size,
             "UpdateShardCount": self._update_shard_count,
+            "UpdateStreamRecordDistributionStrategy": self._update_distribution,
         }
 
     def call(self, operation: str, params: Params) -> Response:
@@ -259,6 +270,12 @@ class KinesisApi:
         if method is None:
             raise AwsError("UnknownOperationException", f"The local Kinesis does not know {operation}.")
         check(operation, params)
+        if operation in _DRY_RUNS and params.get("DryRun"):
+            if operation in _PUTS:
+                self._kinesis.describe(_stream(params), None)
+            else:
+                method(params)
+            raise AwsError("DryRunOperationException", "The request would have succeeded without DryRun.")
         return method(params)
 
     def _create_stream(self, params: Params) -> Response:
@@ -268,7 +285,10 @@ class KinesisApi:
             count = 4
         if count is None:
             raise invalid("ShardCount must be given for a stream in PROVISIONED mode.")
-        self._kinesis.create_stream(params["StreamName"], count, mode=mode)
+        strategy = params.get("RecordDistributionStrategy")
+        if strategy is not None and mode != "ON_DEMAND":
+            raise invalid("RecordDistributionStrategy is supported for streams in ON_DEMAND mode only.")
+        self._kinesis.create_stream(params["StreamName"], count, mode=mode, distribution=strategy)
         if "MaxRecordSizeInKiB" in params:
             self._kinesis.set_max_record_size(params["StreamName"], params["MaxRecordSizeInKiB"])
         if params.get("Tags"):
@@ -452,6 +472,10 @@ class KinesisApi:
         self._kinesis.set_max_record_size(_stream(params), params["MaxRecordSizeInKiB"])
         return {}
 
+    def _update_distribution(self, params: Params) -> Response:
+        self._kinesis.set_distribution(_stream(params), params["RecordDistributionStrategy"])
+        return {}
+
     def _add_tags(self, params: Params) -> Response:
         self._kinesis.set_tags(_stream(params), params["Tags"])
         return {}
@@ -499,6 +523,7 @@ def _summary(view: StreamView) -> Response:
         "RetentionPeriodHours": view.retention_hours,
         "EnhancedMonitoring": [{"ShardLevelMetrics": []}],
         "EncryptionType": "NONE",
+        **({"RecordDistributionStrategy": view.distribution} if view.distribution is not None else {}),
     }
 
 

@@ -245,6 +245,7 @@ class LocalStream:
         self.incarnation = incarnation
         self.created_at = now_millis
         self.mode = "PROVISIONED"
+        self.distribution: str | None = None
         self.retention_hours = 24
         self.max_record_kib = SMALLEST_MAX_RECORD_KIB
         self.tags: dict[str, str] = {}

@@ -157,7 +157,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class StreamView:
-    """Description of a stream. created_at: epoch milliseconds."""
+    """Description of a stream. created_at: epoch milliseconds. distribution: None unless it is on-demand."""
 
     name: str
     arn: str
@@ -167,6 +167,11 @@ class StreamView:
     created_at: int
     open_shards: int
     max_record_kib: int
+    distribution: str | None = None
+
+
+AUTO, USER_PARTITION_KEY = "AUTO", "USER_PARTITION_KEY"
+"""RecordDistributionStrategy of an on-demand stream."""
 
 
 class LocalKinesis:
@@ -203,8 +208,12 @@ class LocalKinesis:
 
     # Streams
 
-    def create_stream(self, name: str, shards: int = 1, *, mode: str = "PROVISIONED") -> None:
-        """Create a stream. Raises AwsError ResourceInUseException if it exists."""
+    def create_stream(
+        self, name: str, shards: int = 1, *, mode: str = "PROVISIONED", distribution: str | None = None
+    ) -> None:
+        """Create a stream. distribution: of an on-demand one; None: by partition keys.
+
+        Raises AwsError ResourceInUseException if it exists."""
         self._enter("CreateStream", name)
         with self._lock:
             now = self._now()
@@ -213,7 +222,7 @@ class LocalKinesis:
             self._created += 1
             arn = f"arn:aws:kinesis:{REGION}:{ACCOUNT}:stream/{name}"
             stream = LocalStream(name, arn, f"{now}-{self._created}", now, self._limits)
-            stream.mode = mode
+            stream.mode, stream.distribution = mode, distribution
             self._streams[name] = stream
             self._change(stream, "CREATING", lambda at: create_shards(stream, shards, at), now)
 
@@ -264,6 +273,16 @@ class LocalKinesis:
                     f"MaxRecordSizeInKiB {kib} must be between {SMALLEST_MAX_RECORD_KIB} and {LARGEST_MAX_RECORD_KIB}."
                 )
             found.max_record_kib = kib
+
+    def set_distribution(self, stream: str, strategy: str) -> None:
+        """Set the RecordDistributionStrategy of an on-demand stream."""
+        self._enter("UpdateStreamRecordDistributionStrategy", stream)
+        with self._lock:
+            found = self._find(stream, self._now())
+            require_active(found)
+            if found.mode != "ON_DEMAND":
+                raise invalid("RecordDistributionStrategy is supported for streams in ON_DEMAND mode only.")
+            found.distribution = strategy
 
     def tags(self, stream: str) -> dict[str, str]:
         """Return a copy of the stream's tags."""
@@ -478,7 +497,11 @@ class LocalKinesis:
                 f"A record of {size} bytes (payload and partition key) is larger than the maximum record size of "
                 f"stream {stream.name}, {stream.max_record_kib} KiB."
             )
-        shard = stream.shard_for(entry.partition_key, key)
+        if stream.distribution == AUTO:
+            # AWS says evenly, and by no key.
+            shard = min(stream.open_shards, key=lambda one: stream.put_counts.get(one.shard_id, 0))
+        else:
+            shard = stream.shard_for(entry.partition_key, key)
         if shard.limits is not None and not shard.limits.may_write(size, now):
             raise throttled(shard.shard_id, stream.name)
         number = stream.sequencer.next(shard.index, now)
@@ -501,4 +524,5 @@ def _view(stream: LocalStream) -> StreamView:
         stream.created_at,
         len(stream.open_shards),
         stream.max_record_kib,
+        (stream.distribution or USER_PARTITION_KEY) if stream.mode == "ON_DEMAND" else None,
     )

@@ -12,11 +12,12 @@ import binascii
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from itertools import accumulate
 from typing import Any
 
 from pykcl.local.errors import AwsError
 from pykcl.local.shards import StoredRecord
+from pykcl.model import metered_json
+from pykcl.model.metered_json import NotJson
 
 Params = dict[str, Any]
 Response = Mapping[str, Any]
@@ -62,36 +63,18 @@ MAX_VALUES = 250_000
 """More than a request of Kinesis can have, and than a megabyte of numbers for CloudWatch."""
 MAX_DEPTH = 80
 """An item of DynamoDB is 32 levels deep, each of them two in JSON."""
-_OPEN = b"[{"
-_NO_BRACKETS = bytes(sign for sign in range(256) if sign not in b"[]{}")
 
 
 def read_json(body: bytes) -> Any:
     """Return the value of a body. Raises AwsError SerializationException if it is not JSON in UTF-8, and for more or
     deeper values than any request has.
-
-    An empty list is three bytes on the wire and sixty in memory, so the values are counted before they are created. In
-    UTF-16, which Python's reader takes as well, the count would be wrong.
     """
     try:
-        if _is_bounded(body):
-            return json.loads(body.decode())
-    except (ValueError, RecursionError) as error:  # ValueError is also that of bad UTF-8
+        return metered_json.read_json(body.decode(), max_values=MAX_VALUES, max_depth=MAX_DEPTH)
+    except NotJson as error:
+        raise not_serialized(f"The request body cannot be read: {error}.") from error
+    except UnicodeDecodeError as error:
         raise not_serialized("The request body is not JSON in UTF-8.") from error
-    raise not_serialized(
-        f"The request body has more than {MAX_VALUES} values, or they are more than {MAX_DEPTH} levels deep."
-    )
-
-
-def _is_bounded(body: bytes) -> bool:
-    unescaped = body.replace(b"\\\\", b"").replace(b'\\"', b"")
-    if unescaped.count(b'"') > 4 * MAX_VALUES:  # a name and a text for each value
-        return False
-    outside = b"".join(unescaped.split(b'"')[::2])
-    if outside.count(b",") + outside.count(b"[") + outside.count(b"{") > MAX_VALUES:
-        return False
-    brackets = outside.translate(None, delete=_NO_BRACKETS)
-    return max(accumulate(1 if sign in _OPEN else -1 for sign in brackets), default=0) <= MAX_DEPTH
 
 
 def decode(body: bytes) -> Params:

@@ -10,13 +10,13 @@ by one, here the whole interval is cut off at 100 %.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final, Protocol
 
+from pykcl.model.metered_json import NotJson, read_json
 from pykcl.runtime import Runtime
 
 FAILED: Final = -1.0
@@ -205,8 +205,8 @@ def _cpus_in(cpuset: str) -> int:
 
 def _json(text: str) -> Mapping[str, Any]:
     try:
-        found = json.loads(text)
-    except (ValueError, RecursionError):
+        found = read_json(text)
+    except NotJson:
         found = None
     if not isinstance(found, Mapping):
         raise ValueError("its answer is not a JSON object")

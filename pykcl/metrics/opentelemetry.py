@@ -59,9 +59,13 @@ class OpenTelemetrySink:
         from pykcl import __version__
 
         self._meter = get_meter(METER, __version__, meter_provider)
-        self._worker_id = worker_id
         self._dimensions = frozenset(dimensions)
         self._record: dict[Measure, Callable[[float, Mapping[str, str]], None]] = {}
+        self.begin_anew(worker_id)
+
+    def begin_anew(self, worker_id: str) -> None:
+        """Name this worker from here on."""
+        self._worker_id = worker_id
         self._attributes: dict[tuple[Measure, str], Mapping[str, str]] = {}
 
     def take(self, label: str, values: Sequence[Value]) -> None:

@@ -78,14 +78,19 @@ class PrometheusSink:
             raise ConfigError(
                 "metrics='prometheus' needs the package prometheus-client. Do: pip install 'pykcl[prometheus]'."
             ) from None
-        self._lock = runtime.lock()
-        self._worker_id = worker_id
+        self._runtime = runtime
         self._dimensions = frozenset(dimensions)
+        self._registry: Any = CollectorRegistry()
+        self.begin_anew(worker_id)
+        self._registry.register(self)
+
+    def begin_anew(self, worker_id: str) -> None:
+        """Forget all values: from here on they are of this worker."""
+        self._worker_id = worker_id
+        self._lock = self._runtime.lock()
         self._numbers: dict[tuple[Measure, str], float] = {}
         self._histograms: dict[tuple[Measure, str], _Histogram] = {}
         self._left: OrderedDict[str, None] = OrderedDict()
-        self._registry: Any = CollectorRegistry()
-        self._registry.register(self)
 
     def take(self, label: str, values: Sequence[Value]) -> None:
         with self._lock:

@@ -12,6 +12,7 @@ from pykcl.metrics.meter import Meter, MetricsSink
 from pykcl.runtime import Runtime
 
 if TYPE_CHECKING:
+    from pykcl.metrics.opentelemetry import OpenTelemetrySink
     from pykcl.metrics.prometheus import PrometheusSink
 
 
@@ -24,33 +25,44 @@ def dimensions_of(config: Config) -> tuple[str, ...]:
 class MetricsPipeline:
     """Created with the worker, so that a missing package is reported at once; sends nothing before `start`.
 
-    sinks: of the application's own, besides those that `config` names. Raises ConfigError for a missing package.
+    It measures once `begin_anew` was called. sinks: of the application's own, besides those that `config` names. Raises
+    ConfigError for a missing package.
     """
 
-    def __init__(
-        self, config: Config, runtime: Runtime, worker_id: str, sinks: Sequence[MetricsSink] = ()
-    ) -> None:
-        self._config = config
-        self._runtime = runtime
-        self._publisher: Publisher | None = None
-        self._statistics: Statistics | None = None
+    def __init__(self, config: Config, runtime: Runtime, sinks: Sequence[MetricsSink] = ()) -> None:
+        self._config, self._runtime, self._given = config, runtime, tuple(sinks)
+        dimensions = dimensions_of(config)
         self.prometheus: PrometheusSink | None = None
-        kinds, dimensions = config.metrics_sinks, dimensions_of(config)
-        own: list[MetricsSink] = []
-        if "cloudwatch" in kinds:
-            self._statistics = Statistics(runtime, config.metrics_queue_size)
-            own.append(self._statistics)
-        if "prometheus" in kinds:
+        self._otel: OpenTelemetrySink | None = None
+        if "prometheus" in config.metrics_sinks:
             from pykcl.metrics.prometheus import PrometheusSink
 
-            self.prometheus = PrometheusSink(runtime, worker_id, dimensions=dimensions)
-            own.append(self.prometheus)
-        if "otel" in kinds:
+            self.prometheus = PrometheusSink(runtime, "", dimensions=dimensions)
+        if "otel" in config.metrics_sinks:
             from pykcl.metrics.opentelemetry import OpenTelemetrySink
 
-            own.append(OpenTelemetrySink(worker_id, dimensions=dimensions))
-        self.sinks: tuple[MetricsSink, ...] = (*own, *sinks)
-        self.meter = Meter(runtime, self.sinks, level=config.metrics_level, dimensions=dimensions)
+            self._otel = OpenTelemetrySink("", dimensions=dimensions)
+
+    def begin_anew(self, worker_id: str) -> None:
+        """Measure from here on as this worker. What was measured before is forgotten, as that of another process.
+
+        Called right after a fork, too: it takes no lock. Sinks that the application may have registered stay.
+        """
+        config = self._config
+        self._publisher: Publisher | None = None
+        self._statistics: Statistics | None = None
+        own: list[MetricsSink] = []
+        if "cloudwatch" in config.metrics_sinks:
+            self._statistics = Statistics(self._runtime, config.metrics_queue_size)
+            own.append(self._statistics)
+        for kept in (self.prometheus, self._otel):
+            if kept is not None:
+                kept.begin_anew(worker_id)
+                own.append(kept)
+        self.sinks: tuple[MetricsSink, ...] = (*own, *self._given)
+        self.meter = Meter(
+            self._runtime, self.sinks, level=config.metrics_level, dimensions=dimensions_of(config)
+        )
 
     def connect(self, sender: Callable[[], Sender], trouble: Failures) -> None:
         """sender: creates the sender to CloudWatch; called only where that is on. Raises what it raises."""

@@ -22,6 +22,25 @@ class PendingCheckpoint:
 
 
 @dataclass(frozen=True, slots=True)
+class Standstill:
+    """A note of the owner that its shard does not get past a checkpoint. For whoever operates the fleet: no worker
+    decides by it. It counts only while the row has that very checkpoint, so whoever moves it need not know of the note.
+
+    at: the checkpoint. since: Kinesis' clock, epoch milliseconds, at the first failure. handed_back: how often the
+    lease was let go at that checkpoint. records: of the call that failed last; 0 for a call without records. code: the
+    error code, such as "E12", or "". cause: the failure, such as "process_records raised KeyError at orders.py:12";
+    never the text of an exception, which may quote a payload.
+    """
+
+    at: Checkpoint
+    since: int
+    handed_back: int = 0
+    records: int = 0
+    code: str = ""
+    cause: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class PykclMetadata:
     """The content of pykcl's one private attribute, the map `pykcl` (Java ignores and preserves it).
 
@@ -31,6 +50,9 @@ class PykclMetadata:
     process_token: of the process that wrote this, so that two processes of one worker identifier differ
     (in the row it is called `session`).
     failover_millis: the failover time of that worker, for whoever operates the fleet; no worker decides by it.
+    standstill: as written; `Lease.standstill` is the one that counts.
+    latest_done: the first sequence number that the row had after that start, as far as pykcl wrote or saw it. From then
+    on `latest_from` is history: LATEST set later means the time at which that is read.
     extra: keys of later versions, kept as they are.
     """
 
@@ -42,6 +64,13 @@ class PykclMetadata:
     extra: Mapping[str, AttributeValue] = field(default_factory=dict, repr=False)
     process_token: str | None = None
     failover_millis: int | None = None
+    standstill: Standstill | None = None
+    latest_done: str | None = None
+
+    def after(self, position: Checkpoint) -> PykclMetadata:
+        """Return what the note says once the row has this position."""
+        is_first = self.latest_from is not None and self.latest_done is None and not position.is_start
+        return replace(self, latest_done=position.sequence_number) if is_first else self
 
     def conflicts_with(self, stream: StreamDescription) -> bool:
         """Return whether the lease belongs to another stream than this one, or to an earlier stream of its name."""
@@ -88,6 +117,18 @@ class Lease:
     def latest_from(self) -> int | None:
         """Server time, epoch milliseconds, of this lease's start at LATEST, where its row has one."""
         return self.metadata.latest_from if self.metadata is not None else None
+
+    @property
+    def standstill(self) -> Standstill | None:
+        """The note that its shard stands at this checkpoint; None if it has none, or one of another checkpoint."""
+        note = self.metadata.standstill if self.metadata is not None else None
+        return note if note is not None and note.at == self.checkpoint and not self.is_ended else None
+
+    @property
+    def latest_since(self) -> int | None:
+        """The same, while nothing was checkpointed after that start; else None: LATEST in the row means now."""
+        is_over = self.metadata is not None and self.metadata.latest_done is not None
+        return None if is_over else self.latest_from
 
     def with_(self, **changes: Any) -> Lease:
         return replace(self, **changes)
@@ -149,13 +190,17 @@ def metadata_for(
 ) -> PykclMetadata:
     """The private attribute for a row that the worker `owner` creates or takes.
 
-    now_millis: Kinesis' clock, epoch milliseconds. A lease at LATEST without a time counts from then on; a time that
-    is there stays, and so do keys of later versions. failover_time: of that worker, in seconds.
+    now_millis: Kinesis' clock, epoch milliseconds. A lease at LATEST counts from then on, unless it has a time of a
+    start whose first checkpoint is still to come; another time stays, and so do keys of later versions and a
+    standstill that counts. failover_time: of that worker, in seconds.
+
+    1) An application starts at LATEST, and reads for days; 2) an operator skips its backlog, and writes LATEST into
+    the row; 3) by the time of step 1 all that was to be skipped would come again, and more.
     """
-    before = lease.metadata
-    latest_from = before.latest_from if before else None
-    if latest_from is None and lease.checkpoint.sequence_number == LATEST:
-        latest_from = now_millis
+    before = (lease.metadata or PykclMetadata()).after(lease.checkpoint)
+    latest_from, latest_done = before.latest_from, before.latest_done
+    if lease.checkpoint.sequence_number == LATEST and (latest_from is None or latest_done is not None):
+        latest_from, latest_done = now_millis, None
     return PykclMetadata(
         stream_arn=stream.arn,
         stream_created_at=stream.created_at,
@@ -163,27 +208,30 @@ def metadata_for(
         version=version,
         latest_from=latest_from,
         process_token=process_token,
-        extra=before.extra if before else {},
+        extra=before.extra,
         failover_millis=round(failover_time * 1000),
+        standstill=lease.standstill,
+        latest_done=latest_done,
     )
 
 
-def first_read(lease: Lease, start: StartPosition) -> ReadFrom:
+def first_read(lease: Lease, start: StartPosition, now_millis: int | None = None) -> ReadFrom:
     """Return the position at which the new holder of `lease` opens the shard.
 
     LATEST with a known server time starts there, not "now": from the moment the row existed producers could
     know that the application is ready, and a predecessor may have died before its first checkpoint. Numbers are
     read AT, never AFTER: the rest of a half-done aggregated record is in the very record that was checkpointed
-    (Java writes sub-sequence 0 for those too).
+    (Java writes sub-sequence 0 for those too). now_millis: Kinesis' clock, epoch milliseconds. An application that has
+    a row has started: a time in the row that is still to come was taken from a wrong clock, and would skip records.
     """
     sequence_number = lease.checkpoint.sequence_number
     if sequence_number == TRIM_HORIZON:
         return ReadFrom("TRIM_HORIZON")
     if sequence_number == LATEST:
-        since = lease.latest_from
+        since = lease.latest_since
         if since is None:
             return ReadFrom("LATEST")
-        return ReadFrom("AT_TIMESTAMP", at_millis=since)
+        return ReadFrom("AT_TIMESTAMP", at_millis=since if now_millis is None else min(since, now_millis))
     if sequence_number == AT_TIMESTAMP:
         # The row never carries the time (lease-protocol: Java takes it from its configuration). Without one of ours
         # the oldest record is the only start that loses nothing.

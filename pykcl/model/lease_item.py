@@ -22,6 +22,7 @@ from pykcl.model.lease import (
     PendingCheckpoint,
     PykclMetadata,
     Row,
+    Standstill,
     UnreadableRow,
 )
 from pykcl.model.shard import HashRange
@@ -91,7 +92,11 @@ _METADATA_NAMES = (
     "latestFrom",
     "session",
     "failoverMillis",
+    "latestDone",
 )
+_STANDSTILL = "standstill"
+MAX_CAUSE = 200
+"""Characters of the cause, and of the error code, in a note of a standstill."""
 _MAX_METADATA_TEXT = 2048
 _MAX_TIME_DIGITS = 14  # epoch milliseconds until the year 5138
 _NULL: AttributeValue = {"NULL": True}
@@ -182,13 +187,29 @@ def _metadata_map(metadata: PykclMetadata) -> dict[str, AttributeValue]:
         metadata.latest_from,
         metadata.process_token,
         metadata.failover_millis,
+        metadata.latest_done,
     )
     written: dict[str, AttributeValue] = {
         name: {"N": str(one)} if isinstance(one, int) else {"S": one}
         for name, one in zip(_METADATA_NAMES, known, strict=True)
         if one is not None
     }
+    if metadata.standstill is not None:
+        written[_STANDSTILL] = {"M": _standstill_map(metadata.standstill)}
     return {**metadata.extra, **written}
+
+
+def _standstill_map(note: Standstill) -> dict[str, AttributeValue]:
+    at, sub = _position_values(note.at)
+    texts = {"code": note.code, "cause": note.cause}
+    return {
+        CHECKPOINT: at,
+        CHECKPOINT_SUB: sub,
+        "since": {"N": str(note.since)},
+        "handedBack": {"N": str(note.handed_back)},
+        "records": {"N": str(note.records)},
+        **{name: {"S": text} for name, text in texts.items() if text},
+    }
 
 
 _ENCODERS: Mapping[str, Callable[[Any], tuple[AttributeValue | None, ...]]] = {
@@ -370,7 +391,7 @@ def _hash_range(item: Mapping[str, AttributeValue], extra: dict[str, AttributeVa
 def _range_between(start: str, end: str) -> HashRange:
     """Remembered, because a shard's range is the same in every scan."""
     found = HashRange.parse(start, end)
-    if found is None or found.first >= found.last:
+    if found is None:
         raise _BadValueError("startingHashKey and endingHashKey are not a range of 128-bit numbers")
     return found
 
@@ -382,6 +403,33 @@ def _metadata(item: Mapping[str, AttributeValue], extra: dict[str, AttributeValu
     if not isinstance(content, dict):
         _keep(item, METADATA, extra)
         return None
+    standstill = None
+    if _STANDSTILL in content:
+        standstill = _standstill(content[_STANDSTILL])
+        content = {name: raw for name, raw in content.items() if name != _STANDSTILL}
+    found = _metadata_without_standstill(content)
+    return found if standstill is None else replace(found, standstill=standstill)
+
+
+def _standstill(value: AttributeValue) -> Standstill | None:
+    """The note, or None for one of another form: nothing depends on it, so that it need not be kept."""
+    content = value.get("M") if isinstance(value, dict) else None
+    if not isinstance(content, dict):
+        return None
+    try:
+        at = _position(CHECKPOINT, content.get(CHECKPOINT), content.get(CHECKPOINT_SUB), CHECKPOINT_SUB)
+        since = _number("since", content.get("since"))
+        handed_back = _number("handedBack", content.get("handedBack"))
+        records = _number("records", content.get("records"))
+    except _BadValueError:
+        return None
+    code, cause = (_text_of(content.get(name)) or "" for name in ("code", "cause"))
+    if max(len(str(since)), len(str(handed_back)), len(str(records))) > _MAX_TIME_DIGITS:
+        return None
+    return Standstill(at, since, handed_back, records, code[:MAX_CAUSE], cause[:MAX_CAUSE])
+
+
+def _metadata_without_standstill(content: Mapping[str, AttributeValue]) -> PykclMetadata:
     get = content.get
     texts = (
         _short(_text_of(get("streamArn")), _MAX_METADATA_TEXT),
@@ -391,6 +439,7 @@ def _metadata(item: Mapping[str, AttributeValue], extra: dict[str, AttributeValu
         _short(_digits_of(get("latestFrom")), _MAX_TIME_DIGITS),
         _short(_text_of(get("session")), MAX_NAME),
         _short(_digits_of(get("failoverMillis")), _MAX_TIME_DIGITS),
+        _short(_text_of(get("latestDone")), MAX_NAME),
     )
     if len(content) == len(texts) - texts.count(None):
         return _metadata_from(*texts)
@@ -412,6 +461,7 @@ def _metadata_from(
     latest_from: str | None,
     process_token: str | None,
     failover_millis: str | None,
+    latest_done: str | None,
 ) -> PykclMetadata:
     """Remembered, because all leases of one worker carry the same metadata."""
     return PykclMetadata(
@@ -422,4 +472,5 @@ def _metadata_from(
         None if latest_from is None else int(latest_from),
         process_token=process_token,
         failover_millis=None if failover_millis is None else int(failover_millis),
+        latest_done=latest_done,
     )

@@ -16,7 +16,14 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from pykcl.model.checkpoint import AT_SHARD_END, Checkpoint
-from pykcl.model.lease import AttributeValue, Lease, PendingCheckpoint, PykclMetadata, Row
+from pykcl.model.lease import (
+    AttributeValue,
+    Lease,
+    PendingCheckpoint,
+    PykclMetadata,
+    Row,
+    UnreadableRow,
+)
 from pykcl.model.lease_item import (
     CHECKPOINT,
     CHECKPOINT_OWNER,
@@ -77,6 +84,9 @@ _ADDED: Mapping[str, tuple[str, ...]] = {"take": ("owner_switches",), "assign": 
 _BY_THE_LEADER = ("assign", "begin-hand-over")
 """Writes of the leader of a KCL 3.x fleet, which need not work on the lease."""
 
+_OF_THE_OWNER = ("renew", "checkpoint", "prepare", "end", "release", "hand-over")
+"""Writes of whoever works on the lease. They are fenced by the checkpoint, too: see `LeaseWrite.restating`."""
+
 MAX_PENDING_STATE = 256 * 1024
 """Bytes of application state in a pending checkpoint: DynamoDB allows 400 KB for the whole row."""
 
@@ -88,6 +98,8 @@ class LeaseWrite:
     seen: the row as the writer believes it is (for a creation: the new row). after: the row once the write
     took effect; None after a delete. written: the fields of the lease that this write sets or removes. ended:
     for a delete, whether the row must still be at SHARD_END. is_fenced: False where the counter may have moved on.
+    unanswered: the checkpoints that the row may have by earlier writes of this writer to which no answer came.
+    restates: it puts back the checkpoint of its writer, over that of somebody else.
     Make one with the functions of this module.
     """
 
@@ -97,6 +109,8 @@ class LeaseWrite:
     written: tuple[str, ...] = ()
     ended: bool = False
     is_fenced: bool = True
+    unanswered: frozenset[Checkpoint] = frozenset()
+    restates: bool = False
 
     @property
     def key(self) -> str:
@@ -134,6 +148,28 @@ class LeaseWrite:
         values.update(new_values)
         return "update_item", {**params, "UpdateExpression": update, "ReturnValues": "ALL_NEW"}
 
+    def after_no_answer(self) -> LeaseWrite:
+        """The same write, to be sent again although it may have landed."""
+        landed = self.after.checkpoint if self.after is not None else self.seen.checkpoint
+        return replace(self, unanswered=self.unanswered | {landed})
+
+    def restating(self, row: Row | None = None) -> LeaseWrite:
+        """The same write, which also puts back the checkpoint that its writer has: somebody else has changed it.
+
+        row: as it stands there; by default, and where it cannot be read, as this writer believes it is.
+
+        1) A worker works on a lease at 100; 2) an operator writes 200 into its row and leaves the counter, which fences
+        nothing; 3) a heartbeat that only compares the counter is applied, and its answer says 200; 4) believed, every
+        record up to 200 counts as done, and a release leaves 200 to the next owner: nobody has read them. Java keeps
+        its own checkpoint, and its next one overwrites what was written. So does this worker, before it does anything
+        else with the row; whoever moves the counter, too, ends the ownership, and the lease begins anew at what
+        the row says then.
+        """
+        base = self.seen
+        if isinstance(row, Lease):
+            base = row.with_(checkpoint=self.seen.checkpoint)
+        return replace(self, restates=True).rebased(base)
+
     def rebased(self, seen: Lease) -> LeaseWrite:
         """The same write on a newer row of the same writer: an earlier one turned out to have landed.
 
@@ -149,13 +185,18 @@ class LeaseWrite:
                 seen, str(self.after.owner), self.after.metadata if "metadata" in self.written else None
             )
         if self.kind == "release" and seen.checkpoint_owner is not None:
-            return hand_over(seen)
-        changes = {field: getattr(self.after, field) for field in self.written if field != "counter"}
-        if "checkpoint" in changes:
-            changes["checkpoint"] = max(self.after.checkpoint, seen.checkpoint)
-        if self.kind == "end" and seen.checkpoint_owner is not None:
-            changes["checkpoint_owner"] = None
-        return _update_of(self.kind, seen, **changes)
+            again = hand_over(seen, self.after.metadata if "metadata" in self.written else None)
+        else:
+            changes = {field: getattr(self.after, field) for field in self.written if field != "counter"}
+            if "checkpoint" in changes:
+                changes["checkpoint"] = max(self.after.checkpoint, seen.checkpoint)
+            if self.kind == "end" and seen.checkpoint_owner is not None:
+                changes["checkpoint_owner"] = None
+            again = _update_of(self.kind, seen, **changes)
+        written = {*again.written, "checkpoint"} if self.restates else again.written
+        return replace(
+            again, written=tuple(sorted(written)), unanswered=self.unanswered, restates=self.restates
+        )
 
     def _condition(self) -> tuple[str, dict[str, AttributeValue]]:
         seen = self.seen
@@ -177,6 +218,9 @@ class LeaseWrite:
             clauses.append(f"attribute_not_exists({CHECKPOINT_OWNER})")
         if self.kind in ("delete", "reset"):
             clauses.append(_is_lease(values))
+        if self.kind in _OF_THE_OWNER and not self.restates:
+            values[":seenCheckpoint"] = {"S": seen.checkpoint.sequence_number}
+            clauses.append(f"{CHECKPOINT} = :seenCheckpoint")
         if self.ended:
             values[":shardEnd"] = {"S": AT_SHARD_END.sequence_number}
             clauses.append(f"{CHECKPOINT} = :shardEnd")
@@ -195,8 +239,11 @@ class LeaseWrite:
                 if value is None:
                     removals.append(name)
                 else:
-                    settings.append(f"{name} = :{name}")
-                    values[f":{name}"] = value
+                    # Otherwise a heartbeat with a note would be the same request as an adoption.
+                    is_note = field == "metadata" and self.kind in ("renew", "release", "hand-over")
+                    placeholder = ":noted" if is_note else f":{name}"
+                    settings.append(f"{name} = {placeholder}")
+                    values[placeholder] = value
         update = "SET " + ", ".join(settings)
         if removals:
             update += " REMOVE " + ", ".join(removals)
@@ -278,10 +325,13 @@ def begin_hand_over(seen: Lease, new_owner: str) -> LeaseWrite:
     return replace(changed, after=after, written=("checkpoint_owner", "owner"), is_fenced=False)
 
 
-def renew(held: Lease, throughput: str | None = None) -> LeaseWrite:
-    """The heartbeat. throughput: in a fleet of KCL 3.x, KiB a second, as the text of a number; None: it stays."""
+def renew(held: Lease, throughput: str | None = None, metadata: PykclMetadata | None = None) -> LeaseWrite:
+    """The heartbeat. throughput: in a fleet of KCL 3.x, KiB a second, as the text of a number. None: it stays, and
+    so does the private map.
+    """
     _check_held(held)
-    return _update_of("renew", held, **({} if throughput is None else {"throughput": throughput}))
+    measured = {} if throughput is None else {"throughput": throughput}
+    return _update_of("renew", held, **measured, **_noted(metadata))
 
 
 def checkpoint(held: Lease, at: Checkpoint) -> LeaseWrite:
@@ -294,7 +344,10 @@ def checkpoint(held: Lease, at: Checkpoint) -> LeaseWrite:
         raise ValueError(f"checkpoint {at} of {held.key!r} lies behind {held.checkpoint}")
     if at.is_sentinel and (at != held.checkpoint or at.is_shard_end):
         raise ValueError(f"{at} is not a position a checkpoint of {held.key!r} can move to")
-    return _update_of("checkpoint", held, checkpoint=at, owner_switches=0, pending=None)
+    noted = held.metadata.after(at) if held.metadata is not None else None
+    # With the first number after a start at LATEST, the time of that start is over: see `metadata_for`.
+    changes = {} if noted == held.metadata else {"metadata": noted}
+    return _update_of("checkpoint", held, checkpoint=at, owner_switches=0, pending=None, **changes)
 
 
 def prepare(held: Lease, pending: PendingCheckpoint) -> LeaseWrite:
@@ -332,13 +385,13 @@ def end_shard(held: Lease, children: Sequence[str], *, keeps_owner: bool = False
     return _update_of("end", held, checkpoint=AT_SHARD_END, owner_switches=0, pending=None, **changes)
 
 
-def release(held: Lease) -> LeaseWrite:
-    """Give the lease up: nobody owns it afterwards, its checkpoint and a pending one stay."""
+def release(held: Lease, metadata: PykclMetadata | None = None) -> LeaseWrite:
+    """Give the lease up: nobody owns it afterwards, its checkpoint and a pending one stay. metadata: None: as it is."""
     _check_held(held)
-    return _update_of("release", held, owner=None, checkpoint_owner=None)
+    return _update_of("release", held, owner=None, checkpoint_owner=None, **_noted(metadata))
 
 
-def hand_over(held: Lease) -> LeaseWrite:
+def hand_over(held: Lease, metadata: PykclMetadata | None = None) -> LeaseWrite:
     """The end of a graceful hand-off that a KCL 3.x leader began: the next owner, whom the row names, may begin.
 
     Source: finish hand-off (KCL 3.x LeaseGracefulShutdownHandler, assignLease). Raises ValueError for a row in which
@@ -347,7 +400,13 @@ def hand_over(held: Lease) -> LeaseWrite:
     _check_held(held)
     if held.checkpoint_owner is None or held.owner is None:
         raise ValueError(f"nobody asked for {held.key!r}")
-    return _update_of("hand-over", held, checkpoint_owner=None, owner_switches=held.owner_switches + 1)
+    switches = held.owner_switches + 1
+    return _update_of("hand-over", held, checkpoint_owner=None, owner_switches=switches, **_noted(metadata))
+
+
+def _noted(metadata: PykclMetadata | None) -> dict[str, PykclMetadata]:
+    """Return the change of the private map; None: it stays as it is."""
+    return {} if metadata is None else {"metadata": metadata}
 
 
 def delete(seen: Lease, *, ended: bool) -> LeaseWrite:
@@ -459,7 +518,7 @@ def _check_position(position: Checkpoint) -> None:
         raise ValueError(f"{position.sequence_number} goes with sub-sequence number 0, always")
 
 
-Outcome = Literal["applied", "adopt", "rejected"]
+Outcome = Literal["applied", "adopt", "restate", "rejected"]
 
 
 def resolve_conflict(write: LeaseWrite, row: Row | None) -> Outcome:
@@ -467,19 +526,51 @@ def resolve_conflict(write: LeaseWrite, row: Row | None) -> Outcome:
 
     "applied": the row is what this write makes, so an earlier attempt of it was applied. "adopt": an earlier,
     different write of the same writer landed (right owner, counter + 1); send this one again, rebased on that
-    row. "rejected": the row is someone else's now, or gone. For a creation an identical row by someone else is as
-    good as ours, and so is for a fill the same hash range. What a leader assigns is applied if the owners are as it
-    wants them.
+    row. "restate": somebody else changed its checkpoint; send `write.restating(row)`. "rejected": the row is someone
+    else's now, or gone. For a creation an identical row by someone else is as good as ours, and so is for a fill the
+    same hash range. What a leader assigns is applied if the owners are as it wants them.
     """
     if write.kind == "delete":
         return "applied" if row is None else "rejected"
     if write.after is None or not isinstance(row, Lease):
-        return "rejected"
+        return "restate" if _may_have_junk_for_checkpoint(write, row) else "rejected"
     if write.kind in ("create", "fill"):
         return "applied" if _serves_as_well(write.kind, write.after, row) else "rejected"
     if write.kind in _BY_THE_LEADER:
         return "applied" if _same(("owner", "checkpoint_owner"), row, write.after) else "rejected"
-    return "adopt" if _asks_for(row, write) else _outcome_on(row, write, write.after)
+    return _outcome_for_owner(write, row, write.after)
+
+
+def _outcome_for_owner(write: LeaseWrite, row: Lease, after: Lease) -> Outcome:
+    if is_checkpoint_of_others(write, row):
+        return "restate" if _is_to_be_restated(write, row) else "rejected"
+    return "adopt" if _asks_for(row, write) else _outcome_on(row, write, after)
+
+
+def _may_have_junk_for_checkpoint(write: LeaseWrite, row: Row | None) -> bool:
+    """Return whether a row that cannot be read may lack no more than a checkpoint."""
+    is_unread = isinstance(row, UnreadableRow) and row.owner == write.seen.owner
+    return is_unread and write.kind in _OF_THE_OWNER and not write.restates
+
+
+def is_checkpoint_of_others(write: LeaseWrite, row: Lease) -> bool:
+    """Return whether the row is still that of this writer, and has a checkpoint that it never wrote."""
+    if write.kind not in _OF_THE_OWNER or write.after is None:
+        return False
+    if row.actual_owner is None or row.actual_owner != write.writer or _other_process(row, write.after):
+        return False
+    return row.checkpoint not in {write.seen.checkpoint, write.after.checkpoint, *write.unanswered}
+
+
+def _is_to_be_restated(write: LeaseWrite, row: Lease) -> bool:
+    """Return whether the checkpoint of others in the row of a worker is overwritten. Else the ownership ends.
+
+    So it is while the counter is where this worker left it, or may have: 1) a heartbeat lands, its answer is lost;
+    2) somebody changes the checkpoint alone; 3) the heartbeat is refused. And whatever the counter, a shard has not
+    ended of which its reader knows more records: believed, they would be nobody's, for ended leases are not taken.
+    """
+    step = row.counter - write.seen.counter
+    return step == 0 or (step == 1 and bool(write.unanswered)) or row.checkpoint.is_shard_end
 
 
 def _outcome_on(row: Lease, write: LeaseWrite, after: Lease) -> Outcome:

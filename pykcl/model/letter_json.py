@@ -12,21 +12,26 @@ import zlib
 from base64 import b64decode, b64encode
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from pykcl.model.checkpoint import Checkpoint
 from pykcl.model.dead_letter import DeadLetter
 from pykcl.model.lambda_event import EventSource, event_of, records_of
+from pykcl.model.metered_json import NotJson, read_json
 from pykcl.model.record import Record
 from pykcl.model.shard import STREAM_ARN
 
 MAX_LETTER_BYTES = 64 * 1024 * 1024
-"""Of a letter that is read, and of its payload when decompressed: four times a record of 10 MiB."""
+"""Of a letter that is read: four times a record of 10 MiB."""
+_MAX_DECOMPRESSED_BYTES = 16 * 1024 * 1024
+"""Of a payload: only that of a single record is compressed, which has 10 MiB at most, or 14 in base64."""
+MAX_LETTER_RECORDS = 10_000
+"""Of a letter that is written: as many as a batch of Lambda. Those that read letters count their values."""
 MAX_PART_BYTES = MAX_LETTER_BYTES // 2
 """Of a letter to a destination without a limit of its own."""
 MAX_MESSAGE = 1000
-_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _GZIP = 31
 _LONGEST_NAME = 1024
 _POSITION = re.compile(r"(0|[1-9][0-9]{0,128})(?::([0-9]{1,19}))?\Z")
@@ -100,15 +105,16 @@ def letter_text(letter: DeadLetter, *, compressed: bool = False) -> str:
 
 
 def letters_within(letter: DeadLetter, max_bytes: int) -> Iterator[tuple[DeadLetter, str]]:
-    """Divide a letter into letters of at most `max_bytes`, each with its text; the same parts each time.
+    """Divide a letter into letters of at most `max_bytes` and 10,000 records, each with its text; the same parts each
+    time.
 
     A single record that is too large is compressed. Raises LetterTooLarge if that is not enough.
     """
-    text = letter_text(letter)
-    if len(text) <= max_bytes:
+    count = len(letter.records)
+    text = letter_text(letter) if count <= MAX_LETTER_RECORDS else ""
+    if 0 < len(text) <= max_bytes:
         yield letter, text
         return
-    count = len(letter.records)
     if count > 1:
         yield from letters_within(replace(letter, records=letter.records[: count // 2]), max_bytes)
         yield from letters_within(replace(letter, records=letter.records[count // 2 :]), max_bytes)
@@ -262,12 +268,9 @@ def _parsed(text: str | bytes) -> Any:
     if len(text) > MAX_LETTER_BYTES:
         raise NotALetter(f"it has {len(text):,} bytes, more than {MAX_LETTER_BYTES:,}")
     try:
-        return json.loads(text)
-    except RecursionError:
-        problem = "its JSON is nested too deeply"
-    except ValueError:
-        problem = "it is not JSON"
-    # Outside the except blocks: the error has the whole text.
+        return read_json(text)
+    except NotJson as error:
+        problem = str(error)
     raise NotALetter(problem)
 
 
@@ -276,10 +279,10 @@ def _decompressed(payload: str, encoding: str) -> bytes:
         raise NotALetter("its payloadEncoding is not gzip")
     stream = zlib.decompressobj(_GZIP)
     try:
-        text = stream.decompress(b64decode(payload, validate=True), MAX_LETTER_BYTES + 1)
+        text = stream.decompress(b64decode(payload, validate=True), _MAX_DECOMPRESSED_BYTES + 1)
     except (ValueError, zlib.error):
         text = b""
-    if not stream.eof or len(text) > MAX_LETTER_BYTES:
+    if not stream.eof or len(text) > _MAX_DECOMPRESSED_BYTES:
         raise NotALetter("its payload is not compressed with gzip, is cut off, or is too large")
     return text
 

@@ -6,13 +6,14 @@ import json as _json
 from abc import abstractmethod
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from itertools import accumulate, chain, count, repeat
 from operator import eq
 from operator import index as as_index
 from typing import Any, overload
 
 from pykcl.model.checkpoint import Checkpoint
+from pykcl.model.metered_json import MAX_RECORD_VALUES, read_json
 
 
 class Record:
@@ -61,7 +62,7 @@ class Record:
     @property
     def arrived_at(self) -> datetime:
         """Approximate arrival time at Kinesis, aware, UTC."""
-        return datetime.fromtimestamp(self.arrived_at_millis / 1000, tz=timezone.utc)
+        return datetime.fromtimestamp(self.arrived_at_millis / 1000, tz=UTC)
 
     @property
     def position(self) -> Checkpoint:
@@ -73,8 +74,8 @@ class Record:
         return self.data.decode(encoding)
 
     def json(self) -> Any:
-        """The payload parsed as JSON. Raises ValueError when it is not JSON."""
-        return _json.loads(self.data)
+        """The payload parsed as JSON. Raises ValueError when it is not JSON, or beyond the limits of `metered_json`."""
+        return read_json(self.data, max_values=MAX_RECORD_VALUES, decode=_loads)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Record):
@@ -91,6 +92,8 @@ class Record:
             f"sub_sequence_number={self.sub_sequence_number}, {len(self.data)} bytes)"
         )
 
+
+_loads = _json.JSONDecoder().decode
 
 Key = tuple[str, int]
 """Sequence number and sub-sequence number of a record: its position, without the cost of a Checkpoint."""

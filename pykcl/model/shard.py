@@ -31,9 +31,13 @@ class HashRange:
 
     @classmethod
     def parse(cls, first: str, last: str) -> HashRange | None:
-        """Return the range from decimal digits, as Kinesis sends them; None unless both are hash keys."""
+        """Return the range from decimal digits, as Kinesis sends them; None unless they are hash keys in order.
+
+        In the row of a lease anything else makes the whole table unreadable for Java before 3.5, which refuses equal
+        ends, too (common/HashKeyRangeForLease.java).
+        """
         begin, end = hash_key_of(first), hash_key_of(last)
-        return None if begin is None or end is None else cls(begin, end)
+        return None if begin is None or end is None or begin >= end else cls(begin, end)
 
     def contains(self, other: HashRange) -> bool:
         return self.first <= other.first and other.last <= self.last
@@ -43,6 +47,18 @@ class HashRange:
 
 
 EVERY_HASH_KEY = HashRange(0, LAST_HASH_KEY)
+
+
+def range_of_aggregates(
+    listed: HashRange | None, of_row: HashRange | None, *, ignores_keys: bool
+) -> HashRange | None:
+    """Return the hash keys of a shard that an aggregate must lie within to be delivered; None: each one is delivered.
+
+    listed: the range that Kinesis lists; of_row: that of the lease row. ignores_keys: as in StreamDescription.
+    Kinesis' range comes first, as in Java: anybody may have written the row, and aggregates outside it are dropped.
+    Where Kinesis puts records into any shard, all of a sound aggregate may lie outside.
+    """
+    return None if ignores_keys else listed or of_row
 
 
 def gaps(ranges: Iterable[HashRange], within: HashRange = EVERY_HASH_KEY) -> list[HashRange]:
@@ -62,13 +78,17 @@ def gaps(ranges: Iterable[HashRange], within: HashRange = EVERY_HASH_KEY) -> lis
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """One shard: `parents` holds none, one (a split's child) or two (a merge's child) shard ids."""
+    """One shard: `parents` holds none, one (a split's child) or two (a merge's child) shard ids.
+
+    refused_range: what Kinesis said instead of a range of hash keys, "" where it said a range or nothing.
+    """
 
     shard_id: str
     parents: tuple[str, ...] = ()
     hash_range: HashRange | None = None
     starting_sequence_number: str | None = None
     ending_sequence_number: str | None = None
+    refused_range: str = ""
 
     @property
     def is_open(self) -> bool:
@@ -95,7 +115,8 @@ class ShardListing:
 class StreamDescription:
     """The identity of a stream: a stream deleted and created again under its name has another creation time.
 
-    created_at: epoch milliseconds. retention_hours: how long records are kept.
+    created_at: epoch milliseconds. retention_hours: how long records are kept. ignores_keys: Kinesis puts records into
+    any shard, whatever their partition key (RecordDistributionStrategy AUTO); False where the answer does not say so.
     """
 
     name: str
@@ -103,3 +124,4 @@ class StreamDescription:
     created_at: int
     status: str
     retention_hours: int = 24
+    ignores_keys: bool = False

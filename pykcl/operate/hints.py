@@ -14,9 +14,11 @@ from pykcl.model.lease_item import LEASE_OWNER
 from pykcl.operate.fleet import fleet_hints, fleet_of, ids_of_shards
 from pykcl.operate.snapshot import Observation, short_shard, shown
 from pykcl.operate.states import LeaseState, LeaseStatus
+from pykcl.times import format_time
 
 _MAX_NAMES = 5
-_MANY_SWITCHES = 5
+MANY_SWITCHES = 5
+"""Changes of the owner without a checkpoint that are no chance."""
 
 
 def hints_of(
@@ -44,6 +46,20 @@ def hints_of(
         *_about_others(states),
         *_about_the_table(found),
     ]
+
+
+def standstill_of(lease: Lease) -> str:
+    """Return since when its shard stands, and why, by the note of its worker; "" where no note counts."""
+    note = lease.standstill
+    if note is None:
+        return ""
+    over = f" over {note.records} record{'s' if note.records > 1 else ''}" if note.records else ""
+    code = f" ({note.code})" if note.code else ""
+    times = {0: "not yet handed back", 1: "handed back once"}.get(
+        note.handed_back, f"handed back {note.handed_back} times"
+    )
+    since = format_time(note.since, milliseconds=False)
+    return f"stands since {since}: {note.cause or 'its worker could not go on'}{over}{code}, {times}"
 
 
 def _keys(states: Mapping[str, LeaseStatus], state: LeaseState) -> list[str]:
@@ -129,10 +145,12 @@ def _about_oddities(states: Mapping[str, LeaseStatus]) -> Iterable[str]:
             f"leaseOwner of {_named(typed)} is present and empty: KCL 3.x cannot assign such a row. A worker of 2.x, "
             "or pykcl, repairs it when it takes the lease."
         )
-    fought = [key for key, lease in leases.items() if lease.owner_switches >= _MANY_SWITCHES]
+    for key in [key for key, lease in leases.items() if lease.standstill is not None][:_MAX_NAMES]:
+        yield f"{_named([key])} {standstill_of(leases[key])}. Do: pykcl doctor shows the commands."
+    fought = [key for key, lease in leases.items() if lease.owner_switches >= MANY_SWITCHES]
     if fought:
         yield (
-            f"{_named(fought)} changed hands {_MANY_SWITCHES} times or more without a checkpoint: workers may crash on "
+            f"{_named(fought)} changed hands {MANY_SWITCHES} times or more without a checkpoint: workers may crash on "
             "what is in it, or are too slow to checkpoint."
         )
     pending = [key for key, lease in leases.items() if lease.pending is not None and lease.owner is None]

@@ -9,13 +9,14 @@ Reading Kinesis costs, per open lease, one GetShardIterator and one GetRecords c
 records keep coming. One call covers a bounded span of stream time: after hours without records, pages are empty, and
 only the next record or the tip of the shard shows the lag. A shard serves five calls and 2 MB a second to all readers
 without enhanced fan-out together; so no shard is read more than four times per second, and few shards at a time.
+For a checkpoint within an aggregate the stream is described and its shards are listed, once for all leases.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from datetime import datetime, timedelta, timezone
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any, Literal, Protocol, TypeVar
 
@@ -27,6 +28,8 @@ from pykcl.model.checkpoint import Checkpoint, ReadFrom, StartPosition
 from pykcl.model.kpl import deaggregate
 from pykcl.model.lease import Lease, first_read
 from pykcl.model.record import Record
+from pykcl.model.shard import HashRange, Shard, range_of_aggregates
+from pykcl.operate.hints import standstill_of
 from pykcl.operate.worker_status import WorkerReport
 from pykcl.runtime import Runtime, parallel_map
 
@@ -42,7 +45,7 @@ _MARGIN_MILLIS = 10_000
 """The next answer starts this much before the end of the last page: the two clocks differ a little."""
 
 Answer = TypeVar("Answer")
-Verdict = Literal["read", "reported", "ended", "gone", "trimmed", "unknown"]
+Verdict = Literal["read", "reported", "standing", "ended", "gone", "trimmed", "unknown"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +53,10 @@ class ShardLag:
     """The lag of one lease.
 
     behind: seconds that its oldest unread record has been waiting; 0.0 without one; None where unknown. verdict:
-    "ended": the shard was read to its end; "reported": by a worker or CloudWatch; "gone": Kinesis has dropped the
-    shard; "trimmed": it has dropped the checkpointed record, and perhaps unread ones after it. why: the reason of an
-    unknown lag, as text. reads: number of GetRecords calls.
+    "standing": the shard does not get past its checkpoint, for the reason in `why`, as its worker has noted; "ended":
+    the shard was read to its end; "reported": by a worker or CloudWatch; "gone": Kinesis has dropped the shard;
+    "trimmed": it has dropped the checkpointed record, and perhaps unread ones after it. why: the reason of an unknown
+    lag, as text. reads: number of GetRecords calls.
     """
 
     behind: float | None
@@ -104,6 +108,8 @@ class KinesisLag:
         self._shard_of = shard_of
         self._max_reads = max_reads
         self._crossed: dict[str, _Crossed] = {}
+        self._one_asks = runtime.lock()
+        self._listed: tuple[bool, Mapping[str, Shard]] | None = None
 
     @property
     def cost(self) -> str:
@@ -114,6 +120,7 @@ class KinesisLag:
 
     def lags(self, leases: Sequence[Lease]) -> Mapping[str, ShardLag]:
         by_key = {lease.key: lease for lease in leases}
+        self._listed = None
 
         def lag_of(key: str) -> ShardLag:
             return self._lag_of(by_key[key])
@@ -134,7 +141,10 @@ class KinesisLag:
             return ShardLag(None, "unknown", str(error))
 
     def _read(self, lease: Lease) -> ShardLag:
-        shard, start = self._shard_of(lease.key), first_read(lease, self._start)
+        shard, start = (
+            self._shard_of(lease.key),
+            first_read(lease, self._start, self._stream.server_time_millis()),
+        )
         crossed = self._crossed.get(lease.key)
         if crossed is None or crossed.checkpoint != lease.checkpoint:
             crossed = None
@@ -147,7 +157,7 @@ class KinesisLag:
                 self._runtime.event().wait(_PAUSE)
             page = self._patiently(partial(self._stream.fetch, shard, iterator, _PAGE))
             now, behind = self._stream.server_time_millis(), page.millis_behind_latest or 0
-            unread = oldest_unread(lease, page.records)
+            unread = self._oldest_unread(lease, page.records)
             if unread is not None:
                 # Opened at a dropped number, a shard silently starts at its oldest record.
                 is_retained |= page.records[0].sequence_number == lease.checkpoint.sequence_number
@@ -167,6 +177,33 @@ class KinesisLag:
         )
         return ShardLag(None, "unknown", why, self._max_reads)
 
+    def _oldest_unread(self, lease: Lease, records: Sequence[Record]) -> Record | None:
+        """Return the first Kinesis record that has a user record after the checkpoint."""
+        at = lease.checkpoint
+        for record in records:
+            if at.is_sentinel or int(record.sequence_number) > int(at.sequence_number):
+                return record
+            # First without a range, which is asked for only where it matters: in the middle of an aggregate.
+            if (
+                record.sequence_number == at.sequence_number
+                and _is_partly_read(lease, record, None)
+                and _is_partly_read(lease, record, self._range_of(lease))
+            ):
+                return record
+        return None
+
+    def _range_of(self, lease: Lease) -> HashRange | None:
+        """Return the range of aggregates as the worker has it. Asks for shards and description once in `lags`."""
+        with self._one_asks:
+            if self._listed is None:
+                described = self._patiently(self._stream.describe)
+                listing = self._patiently(self._stream.list_shards)
+                self._listed = described.ignores_keys, listing.by_id
+            ignores_keys, shards = self._listed
+        shard = shards.get(self._shard_of(lease.key))
+        listed = shard.hash_range if shard is not None else None
+        return range_of_aggregates(listed, lease.hash_range, ignores_keys=ignores_keys)
+
     def _patiently(self, call: Callable[[], Answer]) -> Answer:
         """Call again once, a second later, if throttled: the workers need the calls more."""
         try:
@@ -176,21 +213,24 @@ class KinesisLag:
             return call()
 
 
-def oldest_unread(lease: Lease, records: Sequence[Record]) -> Record | None:
-    """Return the first Kinesis record that has a user record after the checkpoint."""
-    for record in records:
-        if lease.checkpoint.is_sentinel or int(record.sequence_number) > int(
-            lease.checkpoint.sequence_number
-        ):
-            return record
-        if record.sequence_number == lease.checkpoint.sequence_number and _is_partly_read(lease, record):
-            return record
-    return None
-
-
-def _is_partly_read(lease: Lease, record: Record) -> bool:
-    *_, last = list(deaggregate(record, hash_range=lease.hash_range)) or [record]
+def _is_partly_read(lease: Lease, record: Record, hash_range: HashRange | None) -> bool:
+    *_, last = list(deaggregate(record, hash_range)) or [record]
     return last.sub_sequence_number > lease.checkpoint.sub_sequence_number
+
+
+def with_standstills(leases: Sequence[Lease], lags: Mapping[str, ShardLag]) -> dict[str, ShardLag]:
+    """Return the lags; of a lease that stands where it is, as its row says, with that as the verdict."""
+    found = dict(lags)
+    for lease in leases:
+        lag = found.get(lease.key)
+        if (
+            lag is not None
+            and lease.standstill is not None
+            and lag.verdict in ("read", "reported", "unknown")
+        ):
+            why = "; ".join(filter(None, (standstill_of(lease), lag.why)))
+            found[lease.key] = replace(lag, verdict="standing", why=why)
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -309,7 +349,7 @@ class CloudWatchLag:
 
     def _newest(self, shards: Sequence[str], now_millis: int) -> dict[str, tuple[int, float]]:
         """Return the start of the newest minute with a value, epoch milliseconds, and its maximum, by shard id."""
-        now = datetime.fromtimestamp(now_millis / 1000, tz=timezone.utc)
+        now = datetime.fromtimestamp(now_millis / 1000, tz=UTC)
         request: dict[str, Any] = {
             "MetricDataQueries": [self._query(f"s{at}", shard) for at, shard in enumerate(shards)],
             "StartTime": now - timedelta(seconds=_WINDOW),

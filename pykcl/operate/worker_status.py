@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import http.client
 import io
-import json
 import logging
 import math
 import re
@@ -16,6 +15,7 @@ from typing import Any, TypeGuard
 from urllib.parse import urlsplit
 
 from pykcl.errors import ConfigError
+from pykcl.model.metered_json import read_json
 from pykcl.runtime import Runtime, parallel_map
 
 log = logging.getLogger("pykcl.operate")
@@ -178,13 +178,13 @@ class _ReadWithin(io.RawIOBase):
         return self._socket.recv_into(buffer)
 
 
-_NO_STATUS = (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError)
+_NO_STATUS = (ValueError, KeyError, TypeError, AttributeError, OverflowError)
 
 
 def parse_status(url: str, body: bytes) -> list[WorkerReport]:
     """Return the reports in an answer of /status, one for each process; missing fields are accepted."""
     try:
-        status = json.loads(body)
+        status = read_json(body)
         processes = status.get("processes")
         if processes is None:
             return [_report(url, status)]

@@ -1,12 +1,12 @@
 """Assignment decisions of the leader of a KCL 3.x fleet: who gets which lease, and which lease moves to whom.
 
-In that mode one worker holds a lock and decides for all. Members of both libraries lead in turn, so for any table the
-decision here is one that Java KCL 3.5.1 could take (`coordinator/assignment/LeaseAssignmentManager.java` and the two
-classes beside it); otherwise a change of the leader would move leases back and forth. For the same order of rows the
-arithmetic is Java's to the last bit: with equal loads the last bit decides if a worker is above the average. Where
-Java's result hangs on the order of a hash map or on a shuffle, the choice here is made by the `rng` or by the order of
-the rows. Its flaws are kept, too: see `_Queue`, `_Fleet.give`, `_ByCount`. Two are not: see `give_left` and
-`AssignmentMemory.given`.
+In that mode one worker holds a lock and decides for all. Members of both libraries lead in turn, so decisions are made
+by the rules of Java KCL 3.5.1 (`coordinator/assignment/LeaseAssignmentManager.java` and the two classes beside it);
+otherwise a change of the leader would move leases back and forth. For the same order of rows the arithmetic is Java's
+to the last bit: with equal loads the last bit decides if a worker is above the average. Where Java's result hangs on
+the order of a hash map or on a shuffle, the choice here is made by the `rng` or by the order of the rows. Its flaws are
+kept, too: see `_Queue`, `_Fleet.give`, `_ByCount`. Three are not: see `give_left`, `AssignmentMemory.given` and
+`worker_load.Load`; with `AssignmentSettings.steady` off, each decision is one that Java 3.5.1 could take.
 """
 
 from __future__ import annotations
@@ -23,12 +23,25 @@ from pykcl.model.checkpoint import AT_SHARD_END
 from pykcl.model.fleet_rows import WorkerMetrics
 from pykcl.model.lease import Lease
 from pykcl.model.lease_writes import LeaseWrite, assign, begin_hand_over
+from pykcl.planning.worker_load import (
+    BAND_POINTS,
+    FAILED,
+    Load,
+    in_hash_order,
+    mean,
+    moving_average,
+    points_by_chance,
+    rank,
+    ratio,
+    smaller,
+    standing,
+)
 
 ACTIVE_PERIODS: Final = 2
 """Periods of the reporter after which a worker that has not reported counts as gone."""
 _DEFAULT_MARK, _DEFAULT_METRIC, _DEFAULT_LIMIT = "THROUGHPUT", "T", 100.0
-_FAILED: Final = -1.0
-"""The value that a report has for a metric that could not be measured."""
+_LEASE_COST: Final = 10.0
+"""KiB a second that are added for each lease, so that their number counts where hardly anything flows."""
 
 
 class Strategy(Enum):
@@ -62,6 +75,7 @@ class AssignmentSettings:
     the average within which nothing moves. allow_overshoot: a worker gives its smallest lease where every lease is
     more than it has to give. balance_every: runs from one balancing to the next. graceful_handoff: the owner of a lease
     that moves may finish; handoff_timeout: for how long, beside the failover time. report_period: of Java's reporters.
+    steady: no lease moves for differences that come and go in a quiet fleet, see `worker_load.Load`.
     """
 
     failover_time: float = 10.0
@@ -76,6 +90,7 @@ class AssignmentSettings:
     graceful_handoff: bool = True
     handoff_timeout: float = 30.0
     report_period: float = 30.0
+    steady: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,7 +213,7 @@ def is_failing(metrics: WorkerMetrics) -> bool:
     """Return whether the last measurement of a metric failed: a leader gives such a worker nothing."""
     if _is_default(metrics):
         return False
-    return any(values and values[-1] == _FAILED for values in metrics.values.values())
+    return any(values and values[-1] == FAILED for values in metrics.values.values())
 
 
 def decide(
@@ -307,22 +322,19 @@ class _Worker:
     """One active worker. values: of each metric, with what this run has given to it so far."""
 
     def __init__(self, metrics: WorkerMetrics, load: float, alpha: float) -> None:
-        self.name = metrics.worker
-        if _is_default(metrics):
-            self.values = {_DEFAULT_METRIC: _moving_average((load * 100, load * 100), alpha)}
+        self.name, self.goes_by_throughput = metrics.worker, _is_default(metrics)
+        if self.goes_by_throughput:
+            self.values = {_DEFAULT_METRIC: moving_average((load * 100, load * 100), alpha)}
             self.limits = {_DEFAULT_METRIC: _DEFAULT_LIMIT}
         else:
-            self.values = {name: _moving_average(values, alpha) for name, values in metrics.values.items()}
+            self.values = {name: moving_average(values, alpha) for name, values in metrics.values.items()}
             self.limits = {name: limits[0] for name, limits in metrics.limits.items()}
-
-    def is_above_limit(self, metric: str) -> bool:
-        return self.values[metric] > self.limits[metric]
 
     def capacity(self, averages: Mapping[str, float]) -> float:
         """Return the part of its load that it may gain until the first metric reaches the average of the fleet."""
         least = math.nextafter(math.inf, 0.0)
         for name, value in self.values.items():
-            least = _smaller(least, 1.0 if value == 0 else _ratio(averages[name] - value, value))
+            least = smaller(least, 1.0 if value == 0 else ratio(averages[name] - value, value))
         return least
 
 
@@ -340,16 +352,17 @@ class _Fleet:
         self.settings, self.leases = settings, leases
         self._free, self._given_up = free, given_up
         known = {lease.key: float(lease.throughput) for lease in leases if lease.throughput is not None}
-        average = _mean(known.values())
+        average = mean(known.values())
         self.throughput = {lease.key: known.get(lease.key, average) for lease in leases}
         self.target_throughput = average * len(leases) / max(1, len(active))
+        self._target_with_cost = self.target_throughput + _cost(leases) / max(1, len(active))
         self.held: dict[str | None, dict[str, Lease]] = {}
         self._totals: dict[str | None, float] = {}
         for lease in leases:
             self.held.setdefault(lease.actual_owner, {})[lease.key] = lease
             self._add(lease.actual_owner, self.throughput[lease.key])
         self.workers = [
-            _Worker(one, _ratio(self.total(one.worker), self.target_throughput), settings.ema_alpha)
+            _Worker(one, ratio(self.total(one.worker), self.target_throughput), settings.ema_alpha)
             for one in active
         ]
         self._given: dict[str, tuple[Lease, str]] = {}
@@ -357,6 +370,15 @@ class _Fleet:
     def total(self, worker: str | None) -> float:
         """Return the throughput of the leases of a worker."""
         return self._totals.get(worker, 0.0)
+
+    def part_with_cost(self, worker: str, *more: Lease) -> float:
+        """Return the throughput of the leases of a worker and what they cost, in percent of an equal share.
+
+        more: leases that it might have, too.
+        """
+        throughput = self.total(worker) + sum(self.throughput[lease.key] for lease in more)
+        cost = _cost(self.held.get(worker, {}).values()) + _cost(more)
+        return 100 * ratio(throughput + cost, self._target_with_cost)
 
     def _add(self, worker: str | None, throughput: float) -> None:
         self._totals[worker] = self.total(worker) + throughput
@@ -407,6 +429,10 @@ class _Fleet:
         return AssignmentReason.EXPIRED if lease.key in self._free else AssignmentReason.BALANCE
 
 
+def _cost(leases: Iterable[Lease]) -> float:
+    return _LEASE_COST * sum(lease.checkpoint != AT_SHARD_END for lease in leases)
+
+
 class _Decider(Protocol):
     def assign_free(self, free: Sequence[Lease]) -> list[Lease]:
         """Give away what nobody works on, in that order; return what is left."""
@@ -429,7 +455,7 @@ class _Queue:
 
     def add(self, worker: _Worker) -> None:
         heap, place = self._heap, len(self._heap)
-        entry = (_rank(worker.capacity(self._averages)), worker)
+        entry = (rank(worker.capacity(self._averages)), worker)
         heap.append(entry)
         while place and entry[0] > heap[(place - 1) // 2][0]:
             heap[place], place = heap[(place - 1) // 2], (place - 1) // 2
@@ -462,7 +488,10 @@ class _ByUtilization:
         for worker in fleet.workers:
             for name, value in worker.values.items():
                 by_metric.setdefault(name, []).append(value)
-        self._averages = {name: _mean(values) for name, values in by_metric.items()}
+        self._averages = {name: mean(values) for name, values in by_metric.items()}
+        self._average_with_cost = mean(
+            [fleet.part_with_cost(worker.name) for worker in fleet.workers if worker.goes_by_throughput]
+        )
         self._queue = _Queue(self._averages)
         for worker in fleet.workers:
             if fleet.has_room(worker.name):
@@ -477,11 +506,11 @@ class _ByUtilization:
         return []
 
     def balance(self) -> None:
-        taken = self._to_take()
-        for name in sorted(taken, key=lambda name: _rank(taken[name]), reverse=True):
+        taken, with_cost = self._to_take()
+        for name in sorted(taken, key=lambda name: rank(taken[name]), reverse=True):
             for lease in self._leases_of(name, taken[name]):
                 worker = self._queue.take()
-                if worker is not None and self._is_too_much(lease, worker):
+                if worker is not None and self._is_too_much(lease, worker, with_cost=with_cost):
                     break
                 if worker is not None:
                     self._give(lease, worker, is_free=False)
@@ -506,45 +535,67 @@ class _ByUtilization:
             return worker.values[metric] + self._fleet.throughput[lease.key] * average / target
         return worker.values[metric] + average / self._leases_per_worker
 
-    def _is_too_much(self, lease: Lease, worker: _Worker) -> bool:
+    def _is_too_much(self, lease: Lease, worker: _Worker, *, with_cost: bool) -> bool:
         for name in worker.values:
             grown = self._grown(lease, worker, name)
             if grown > self._averages[name] or grown > worker.limits[name]:
                 return True
-        return False
+        return with_cost and self._fleet.part_with_cost(worker.name, lease) > self._average_with_cost
 
-    def _to_take(self) -> dict[str, float]:
-        """Return the throughput to take from each worker, by the metric by which most is to be taken."""
+    def _to_take(self) -> tuple[dict[str, float], bool]:
+        """Return the throughput to take from each worker, by the metric by which most is to be taken, and whether it is
+        by the number of leases.
+        """
         taken: dict[str, float] = {}
-        most = -1.0
-        for metric in _in_hash_order(self._averages):
+        most, is_with_cost = -1.0, False
+        for metric in in_hash_order(self._averages):
             average, total = self._averages[metric], 0.0
+            workers, with_cost = self._overloaded(metric, with_cost=False), False
+            if not workers and self._fleet.settings.steady and metric == _DEFAULT_METRIC:
+                workers, with_cost = self._overloaded(metric, with_cost=True), True
             by_worker: dict[str, float] = {}
-            for worker in self._overloaded(metric):
-                part = _ratio(worker.values[metric] - average, worker.values[metric])
+            for worker in workers:
+                part = ratio(worker.values[metric] - average, worker.values[metric])
                 dampened = part * (self._fleet.settings.dampening / 100)
                 by_worker[worker.name] = self._fleet.total(worker.name) * dampened
                 total += by_worker[worker.name]
             if most < total:
-                taken, most = by_worker, total
-        return taken
+                taken, most, is_with_cost = by_worker, total, with_cost
+        return taken, is_with_cost
 
-    def _overloaded(self, metric: str) -> list[_Worker]:
+    def _overloaded(self, metric: str, *, with_cost: bool) -> list[_Worker]:
         """Return the workers to take from: those above the threshold, or the most loaded one where another one is below
         it; none while all are near the average and below their limits.
         """
-        share = self._fleet.settings.rebalance_threshold / 100
-        upper, lower = self._averages[metric] * (1.0 + share), self._averages[metric] * (1.0 - share)
         workers = [worker for worker in self._fleet.workers if metric in worker.values]
         above, most_loaded, is_needed = [], workers[0], False
         for worker in workers:
-            value, is_hot = worker.values[metric], worker.is_above_limit(metric)
-            is_needed = is_needed or value > upper or value < lower or is_hot
-            if value >= upper or is_hot:
+            loads = self._loads(worker, metric, with_cost=with_cost)
+            found = standing(loads, self._fleet.settings.rebalance_threshold)
+            is_needed = is_needed or found.is_hot or found.is_above or found.is_below
+            if found.is_hot or found.is_at_top:
                 above.append(worker)
-            if most_loaded.values[metric] < value:
+            if most_loaded.values[metric] < worker.values[metric]:
                 most_loaded = worker
         return (above or [most_loaded]) if is_needed else []
+
+    def _loads(self, worker: _Worker, metric: str, *, with_cost: bool) -> list[Load]:
+        """Return the loads by which a worker is compared with the fleet.
+
+        A throughput has no limit, and must be beyond what comes by chance. Where none is, it must be beyond the
+        threshold with a constant added for each lease, too: so a new worker gets leases where little flows.
+        """
+        value, average, limit = worker.values[metric], self._averages[metric], worker.limits[metric]
+        if not self._fleet.settings.steady:
+            return [Load(value, average, limit)]
+        if not worker.goes_by_throughput:
+            return [Load(value, average, limit, BAND_POINTS)]
+        if not with_cost:
+            return [Load(value, average, points=points_by_chance(self._fleet.target_throughput))]
+        return [
+            Load(value, average),
+            Load(self._fleet.part_with_cost(worker.name), self._average_with_cost),
+        ]
 
     def _leases_of(self, worker: str, throughput: float) -> list[Lease]:
         """Return leases of a worker, any of them, that together stay below this throughput."""
@@ -616,63 +667,3 @@ class _ByCount:
         leases = [lease for lease in held.values() if not self._fleet.is_held_up(lease)]
         self._rng.shuffle(leases)
         return leases
-
-
-def _mean(numbers: Collection[float]) -> float:
-    """Return the mean as Java's streams compute it: by Kahan's sum. 0 for nothing."""
-    total = lost = plain = 0.0
-    for number in numbers:
-        plain += number
-        corrected = number - lost
-        after = total + corrected
-        total, lost = after, (after - total) - corrected
-    exact = total - lost
-    if math.isnan(exact) and math.isinf(plain):
-        exact = plain
-    return exact / len(numbers) if numbers else 0.0
-
-
-def _moving_average(values: Iterable[float], alpha: float) -> float:
-    """Return the exponential moving average without the failed measurements; 0 where all failed."""
-    average: float | None = None
-    for value in values:
-        if value != _FAILED:
-            average = value if average is None else alpha * value + (1 - alpha) * average
-    return 0.0 if average is None else average
-
-
-def _ratio(part: float, whole: float) -> float:
-    """Divide as Java does: by zero, too."""
-    if whole != 0:
-        return part / whole
-    if part == 0 or math.isnan(part):
-        return math.nan
-    return math.copysign(math.inf, part) * math.copysign(1.0, whole)
-
-
-def _rank(number: float) -> tuple[bool, float, float]:
-    """Return a key that sorts numbers as Java does: NaN is the largest, and -0 is less than 0."""
-    if math.isnan(number):
-        return (True, 0.0, 0.0)
-    return (False, number, math.copysign(1.0, number))
-
-
-def _smaller(one: float, other: float) -> float:
-    """Return the smaller number; NaN if either is."""
-    if math.isnan(one) or math.isnan(other):
-        return math.nan
-    return min(one, other, key=_rank)
-
-
-def _in_hash_order(names: Collection[str]) -> list[str]:
-    """Return names in the order of Java's HashMap: the first of two metrics by which as much is to be taken decides."""
-    size = max(2, 1 << (int(len(names) / 0.75 + 1) - 1).bit_length())
-
-    def place(name: str) -> tuple[int, int]:
-        units, code = name.encode("utf-16-be", "surrogatepass"), 0
-        for high, low in zip(units[::2], units[1::2], strict=True):
-            code = (31 * code + 256 * high + low) & 0xFFFFFFFF
-        spread = code ^ (code >> 16)
-        return spread & (size - 1), spread & max(15, size - 1)
-
-    return sorted(names, key=place)

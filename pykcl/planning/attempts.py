@@ -6,12 +6,15 @@ checkpoint may pass it.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from random import Random
 
+from pykcl.model.checkpoint import Checkpoint
 from pykcl.model.dead_letter import Condition
+from pykcl.model.record import Record
 from pykcl.planning.read_schedule import backoff
 
 
@@ -224,19 +227,63 @@ class WorkList:
 
 
 class InARow:
-    """Parts of one shard that exhausted their attempts with no call that returned between them.
+    """Records of one shard that exhausted their attempts with no call that returned between them.
 
-    limit: so many of them mean that the world is broken, not the records; 0: no number does.
+    limit: so many of them mean that the world is broken, not the records; 0: no number does. count: of them, by now.
     """
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
-        self._count = 0
+        self.count = 0
 
     def worked(self) -> None:
-        self._count = 0
+        self.count = 0
 
-    def exhausted(self) -> bool:
-        """Count one more. Return True if the limit is reached."""
-        self._count += 1
-        return 0 < self.limit <= self._count
+    def exhausted(self, records: int = 1) -> bool:
+        """Count the records of one more part. Return True if the limit is reached."""
+        self.count += records
+        return 0 < self.limit <= self.count
+
+
+class Successes:
+    """Records of one batch that were done in lanes, by the round of their calls.
+
+    Lanes fail at the same time, so in a row are records by their position and not by the time of their calls. A success
+    is between two records if its position is, and if it was not before the first attempt of both: else the successes
+    before a database went down would hide for the rest of the batch that it is down.
+    """
+
+    def __init__(self) -> None:
+        self._rounds: list[Sequence[Record]] = []
+        self._last: tuple[Checkpoint, int] | None = None
+
+    @property
+    def rounds(self) -> int:
+        return len(self._rounds)
+
+    def add(self, done: Sequence[Record]) -> None:
+        """Note what was done in one more round, in order."""
+        self._rounds.append(done)
+
+    def are_before(self, position: Checkpoint, since: int) -> bool:
+        """Return True if there is one between the record that was given up last, and this one that is given up now.
+
+        since: number of rounds before its first attempt.
+        """
+        before, self._last = self._last, (position, since)
+        if before is None:
+            return self._is_one(0, None, position)
+        low, high = sorted((before[0], position))
+        return self._is_one(min(before[1], since), low, high)
+
+    def are_behind(self) -> bool:
+        """Return True if there is one behind the record that was given up last. For the end of a batch."""
+        last, since = self._last or (None, 0)
+        return self._is_one(since, last, None)
+
+    def _is_one(self, since: int, low: Checkpoint | None, high: Checkpoint | None) -> bool:
+        for done in self._rounds[since:]:
+            at = 0 if low is None else bisect_right(done, low, key=lambda record: record.position)
+            if at < len(done) and (high is None or done[at].position < high):
+                return True
+        return False

@@ -243,13 +243,8 @@ def _without_range(
 
 
 def _listed_range(key: str, shards: Mapping[str, Shard]) -> HashRange | None:
-    """Return the listed range, if every reader of the row accepts it: in Java a range that is none makes the whole
-    table unreadable.
-    """
     shard = shards.get(key)
-    if shard is None or shard.hash_range is None:
-        return None
-    return shard.hash_range if shard.hash_range.first < shard.hash_range.last else None
+    return None if shard is None else shard.hash_range
 
 
 def _taking(hole: HashRange, shards: Mapping[str, Shard]) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ the reader of their parent died before it made them.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from graphlib import TopologicalSorter
 
@@ -35,10 +35,11 @@ class CreationReason(Enum):
 
 @dataclass(frozen=True, slots=True)
 class LeaseCreation:
-    """Put this row if its key is absent."""
+    """Put this row if its key is absent. refused_range: that of the shard."""
 
     lease: Lease
     reason: CreationReason
+    refused_range: str = ""
 
 
 def create_new_leases(
@@ -141,7 +142,10 @@ class _Plan:
         if self.start.kind == "LATEST":
             for shard in missing:
                 found.update(self._missing_parents(shard))
-        return sorted(found.values(), key=self._order)
+        return [
+            replace(creation, refused_range=self.shards[creation.lease.key].refused_range)
+            for creation in sorted(found.values(), key=self._order)
+        ]
 
     def _creation(self, shard: Shard) -> LeaseCreation | None:
         parents = {self._state(parent) for parent in shard.parents if parent != shard.shard_id}
@@ -281,6 +285,7 @@ def leases_before_end(
         LeaseCreation(
             lease_of(key),
             CreationReason.CHILD if key == child.shard_id else CreationReason.ANCESTOR_OF_MERGE,
+            missing[key].refused_range,
         )
         for key in _ancestors_first(missing)
     ]

@@ -7,7 +7,7 @@ same counter and owner at two scans further apart than the failover time.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -104,6 +104,38 @@ class LeaseView:
         return (
             lease is not None and lease.actual_owner is not None and self.unchanged_for(key) > failover_time
         )
+
+
+@dataclass(frozen=True)
+class Namesakes:
+    """Evidence that another process works under this worker's identifier.
+
+    moves: by key of a lease that names this worker and that it does not hold: its counter, and in how many scans it
+    had moved. Once is no proof: 1) a worker is killed, and started again; 2) its first scan is a moment old; 3) the
+    second one shows the last heartbeat of before.
+    """
+
+    moves: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+
+    def observe(
+        self, view: LeaseView, worker: str, *, in_hand: Collection[str], failover_time: float
+    ) -> Namesakes:
+        """Return the evidence after one more complete scan. in_hand: leases that this worker holds or is taking."""
+        moves: dict[str, tuple[int, int]] = {}
+        for key, lease in view.leases.items():
+            if (
+                lease.actual_owner == worker
+                and key not in in_hand
+                and not view.is_expired(key, failover_time)
+            ):
+                counter, times = self.moves.get(key, (lease.counter, 0))
+                moves[key] = lease.counter, times + (lease.counter > counter)
+        return Namesakes(moves)
+
+    @property
+    def leases(self) -> list[str]:
+        """Keys of the leases that another process certainly renews, sorted."""
+        return sorted(key for key, (_, times) in self.moves.items() if times > 1)
 
 
 def _stands_still(old: Lease, row: Lease) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from typing import Any
 
 from pykcl.errors import ConfigError
@@ -22,7 +22,7 @@ class SimulatedClock:
         """Return the simulated time of day, aware, in UTC."""
         simulation = _current("now")
         millis = simulation.clock(simulation.current_group).wall_millis(simulation.now)
-        return datetime.fromtimestamp(millis / 1000, tz=timezone.utc)
+        return datetime.fromtimestamp(millis / 1000, tz=UTC)
 
     def monotonic(self) -> float:
         """Return simulated seconds, for measuring how long something takes."""

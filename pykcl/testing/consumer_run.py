@@ -153,7 +153,7 @@ def _run_in_a_loop(
         async with consumer:
             try:
                 await asyncio.wait_for(program(consumer), timeout)
-            except asyncio.TimeoutError:
+            except TimeoutError:
                 if simulation.now < until:
                     raise
                 raise unfinished() from None

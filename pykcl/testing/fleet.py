@@ -12,6 +12,7 @@ from pykcl.events import Event
 from pykcl.handlers.consumer import ConsumerBase
 from pykcl.local.stream import LocalKinesis
 from pykcl.metrics.host_cpu import HostSource
+from pykcl.model.absence import GONE_AFTER
 from pykcl.model.lease import Lease
 from pykcl.model.lease_writes import parse_row
 from pykcl.model.record import Record
@@ -142,8 +143,9 @@ class Fleet:
             runtime,
             request_timeout=1.2,
         )
+        stream = MemoryStream(self.kinesis, STREAM, runtime, self.simulation.switch, gone_after=GONE_AFTER)
         return WorkerSeams(
-            adapters=(table, MemoryStream(self.kinesis, STREAM, runtime, self.simulation.switch)),
+            adapters=(table, stream),
             listeners=[lambda event: self.events.append((name, event)), self._on_event],
             runtime=runtime,
             host=host,

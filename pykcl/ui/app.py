@@ -24,6 +24,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
+from pykcl.model.metered_json import read_json
 from pykcl.ui.poller import FleetPoller
 from pykcl.ui.state_store import Broadcast
 
@@ -283,8 +284,8 @@ class Site:
 async def _body(request: Request) -> dict[str, Any] | None:
     """Return the JSON object of a body; None if it is not one, too long, or late."""
     try:
-        body = json.loads(await asyncio.wait_for(_content(request), BODY_SECONDS))
-    except (asyncio.TimeoutError, ClientDisconnect, ValueError, RecursionError):
+        body = read_json(await asyncio.wait_for(_content(request), BODY_SECONDS))
+    except (TimeoutError, ClientDisconnect, ValueError):
         return None
     return body if isinstance(body, dict) else None
 

@@ -15,7 +15,7 @@ from pykcl.model.fleet_rows import LeaderLock
 from pykcl.model.lease import Lease
 from pykcl.operate.fleet import FleetOverview, fleet_of
 from pykcl.operate.hints import LeaseChange, changes_between, hints_of
-from pykcl.operate.lag import MAX_PARALLEL, LagSource
+from pykcl.operate.lag import MAX_PARALLEL, LagSource, with_standstills
 from pykcl.operate.snapshot import Observation, Sampler, TableSnapshot, known_failover, shown
 from pykcl.operate.states import (
     NO_MARKS,
@@ -120,7 +120,8 @@ class LagPoller:
                 return
             started = self._runtime.monotonic()
             part = leases[first : first + MAX_PARALLEL]
-            found = self._source.lags(self._as_they_are(part))
+            now_leases = self._as_they_are(part)
+            found = with_standstills(now_leases, self._source.lags(now_leases))
             now = self._runtime.utcnow_millis()
             with self._lock:
                 self._latest |= {

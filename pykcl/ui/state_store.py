@@ -364,7 +364,7 @@ class Broadcast:
             while not self._is_over:
                 try:
                     number, change = await asyncio.wait_for(queue.get(), BEAT_SECONDS)
-                except asyncio.TimeoutError:
+                except TimeoutError:
                     yield b": still here\n\n"
                     continue
                 if (number, change) == _END:

@@ -222,14 +222,19 @@ class BatchDelivery:
             )
         )
         work.gave_up(part)
+        self._scope.gets_on()
         self._settle(records, False)
-        if condition in _MAY_BE_THE_WORLD and self._in_a_row.exhausted():
+        if condition in _MAY_BE_THE_WORLD and self._are_too_many(records):
             self._scope.why_handed_back = (
-                f"dead_letters_in_a_row={self._in_a_row.limit} were given up with no success between them, so the "
-                "records are not to blame"
+                f"{self._in_a_row.count} records were given up with no success between them, and "
+                f"dead_letters_in_a_row={self._in_a_row.limit} says that so many are not to blame"
             )
             return Signal.GIVE_UP
         return None
+
+    def _are_too_many(self, records: Sequence[Record]) -> bool:
+        """Count records that are given up; return True if the limit of dead_letters_in_a_row is reached."""
+        return self._in_a_row.exhausted(len(records))
 
     def letter(self, part: Part, condition: Condition, records: Sequence[Record]) -> DeadLetter:
         context = self._context

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
 
 from pykcl.config import Config
 from pykcl.errors import LeaseLostError, TemporaryError
-from pykcl.events import LossReason
-from pykcl.interfaces import Applied, LeaseTable, Rejected, Unknown
+from pykcl.events import CheckpointOverwritten, LossReason
+from pykcl.interfaces import Applied, Events, LeaseTable, Rejected, Unknown
 from pykcl.metrics import catalog
 from pykcl.metrics.meter import Meter
+from pykcl.model import lease_writes
+from pykcl.model.checkpoint import Checkpoint
 from pykcl.model.fleet_rows import decimal_text
-from pykcl.model.lease import Lease
-from pykcl.model.lease_writes import LeaseWrite, renew
+from pykcl.model.lease import Lease, PykclMetadata, UnreadableRow
+from pykcl.model.lease_writes import LeaseWrite, is_checkpoint_of_others
 from pykcl.runtime import Event, Runtime
 from pykcl.worker.signals import OwnProcess
 
@@ -46,7 +47,15 @@ class HeldLease:
     """
 
     def __init__(
-        self, lease: Lease, sent: float, *, table: LeaseTable, runtime: Runtime, config: Config, wake: Event
+        self,
+        lease: Lease,
+        sent: float,
+        *,
+        table: LeaseTable,
+        runtime: Runtime,
+        config: Config,
+        wake: Event,
+        events: Events,
     ) -> None:
         self.key = lease.key
         self.fencing_token = lease.counter
@@ -54,17 +63,23 @@ class HeldLease:
         self._runtime = runtime
         self._config = config
         self._wake = wake
+        self._events = events
         self._one_write = runtime.lock()
         self._state = runtime.lock()
         self._lease = lease
         self._sent = sent
         self._unknown_since: float | None = None
+        # Checkpoints of writes that got no answer; and whether the row has one that somebody else wrote.
+        self._unanswered: frozenset[Checkpoint] = frozenset()
+        self._must_restate = False
         self._is_writing = False
         self._lost: Loss | None = None
         self._released = False
         self._own_process = OwnProcess()
         self._throughput = Throughput(sent)
         self._asked_at: float | None = None
+        self.standstill = lease.standstill
+        """The note that the row is to have: heartbeats write it, and remove it. Set by the lease worker's thread."""
 
     @property
     def lease(self) -> Lease:
@@ -182,26 +197,33 @@ class HeldLease:
             self.check()
             sent = self._runtime.monotonic()
             until = self.deadline if within is None else min(self.deadline, sent + within)
-            write = build(self.lease)
+            write = replace(build(self.lease), unanswered=self._unanswered)
+            if self._must_restate:
+                write = write.restating()
             self._is_writing = True
             try:
-                return self._record_answer(self._table.write(write, until=until), sent)
+                return self._record_answer(write, self._table.write(write, until=until), sent)
             finally:
                 self._is_writing = False
 
-    def _record_answer(self, answer: Applied | Rejected | Unknown, sent: float) -> Lease:
+    def _record_answer(self, write: LeaseWrite, answer: Applied | Rejected | Unknown, sent: float) -> Lease:
+        if not isinstance(answer, Rejected) and answer.overwritten:
+            self._report_overwritten(answer.overwritten)
         if isinstance(answer, Applied) and answer.lease is not None:
+            row = self._with_own_checkpoint(write, answer.lease)
             with self._state:
-                self._released = answer.lease.actual_owner != self._lease.actual_owner
-                asked = answer.lease.checkpoint_owner is not None and self._lease.checkpoint_owner is None
-                self._lease = answer.lease
+                self._released = row.actual_owner != self._lease.actual_owner
+                asked = row.checkpoint_owner is not None and self._lease.checkpoint_owner is None
+                self._lease = row
                 self._sent = first_sent(answer, sent, self._unknown_since)
                 self._unknown_since = None
+                self._unanswered = frozenset()
             if asked:
                 self._asked_at = self._runtime.monotonic()
                 self._wake.set()
-            return answer.lease
+            return row
         if isinstance(answer, Unknown):
+            self._unanswered = write.after_no_answer().unanswered
             if self._unknown_since is None:
                 self._unknown_since = sent
             if answer.seen is not None:
@@ -211,13 +233,34 @@ class HeldLease:
                     self._lease = answer.seen
             self.check()
             raise TemporaryError(f"The lease table did not answer for {self.key} in time: {answer.cause}")
-        self.lose(self._loss_by(answer.row if isinstance(answer, Rejected) else None))
+        self.lose(self._loss_by(write, answer.row if isinstance(answer, Rejected) else None))
         raise self._refusal()
 
-    def _loss_by(self, row: object) -> Loss:
+    def _with_own_checkpoint(self, write: LeaseWrite, row: Lease) -> Lease:
+        """Return the row after a write, with this worker's checkpoint if it has that of somebody else.
+
+        So it is where the sequence number is the same and the sub-sequence number is not: the condition of a write
+        compares the former only. The next write puts it back.
+        """
+        self._must_restate = is_checkpoint_of_others(write, row)
+        if not self._must_restate:
+            return row
+        self._report_overwritten(str(row.checkpoint))
+        return row.with_(checkpoint=self.lease.checkpoint)
+
+    def _report_overwritten(self, found: str) -> None:
+        ours = str(self.lease.checkpoint)
+        self._events.emit(CheckpointOverwritten(shard=self.key, checkpoint=ours, found=found))
+
+    def _loss_by(self, write: LeaseWrite, row: object) -> Loss:
         """Derive the loss from the row as it is now."""
+        if isinstance(row, UnreadableRow):
+            return Loss.of(LossReason.ROW_UNREADABLE, new_owner=row.owner, problem=row.problem)
         if not isinstance(row, Lease):
             return Loss.of(LossReason.ROW_DELETED)
+        if is_checkpoint_of_others(write, row):
+            ours, found = self.lease.checkpoint, row.checkpoint
+            return Loss.of(LossReason.CHECKPOINT_CHANGED, new_owner=row.owner, ours=ours, found=found)
         if row.owner == self.lease.owner:
             return Loss.of(LossReason.IDENTIFIER_IN_USE, new_owner=row.owner, owner=row.owner)
         return Loss.of(LossReason.TAKEN, new_owner=row.owner)
@@ -237,8 +280,35 @@ class HeldLease:
         if self._runtime.monotonic() < self.next_renewal - give:
             return False
         throughput = self._throughput.reported(self._runtime.monotonic())
-        self.write(partial(renew, throughput=throughput), within=self._config.write_timeout)
+
+        def heartbeat(lease: Lease) -> LeaseWrite:
+            return lease_writes.renew(lease, throughput, self._annotated(lease))
+
+        self.write(heartbeat, within=self._config.write_timeout)
         return True
+
+    def leave(self) -> Lease:
+        """Release the lease, or hand it over if its next owner waits. A note of a standstill counts that. Raises as
+        `write`.
+        """
+        note = self.standstill
+        if note is not None:
+            self.standstill = replace(note, handed_back=note.handed_back + 1)
+
+        def leaving(lease: Lease) -> LeaseWrite:
+            end = lease_writes.release if lease.checkpoint_owner is None else lease_writes.hand_over
+            return end(lease, self._annotated(lease))
+
+        return self.write(leaving, within=self._config.write_timeout)
+
+    def _annotated(self, lease: Lease) -> PykclMetadata | None:
+        """Return the private map with the note as it is to be; None if it is so, or if another worker wrote the map."""
+        metadata, note = lease.metadata, self.standstill
+        if note is not None and note.at != lease.checkpoint:
+            note = None
+        if metadata is None or metadata.owner != lease.actual_owner or metadata.standstill == note:
+            return None
+        return replace(metadata, standstill=note)
 
     def delivered(self, size: int) -> None:
         """Note bytes that the processor is done with, for the leader of a KCL 3.x fleet: heartbeats report them."""
@@ -302,7 +372,14 @@ class HeldLeases:
         self.version = 0
 
     def acquire(
-        self, take: LeaseWrite, *, table: LeaseTable, config: Config, meter: Meter, wake: Event
+        self,
+        take: LeaseWrite,
+        *,
+        table: LeaseTable,
+        config: Config,
+        meter: Meter,
+        wake: Event,
+        events: Events,
     ) -> HeldLease | None:
         """Take a lease, which is then to be put in with `add`. None: it is another worker's, or seems to be.
 
@@ -319,7 +396,15 @@ class HeldLeases:
         if not isinstance(answer, Applied) or answer.lease is None or self._is_old_take(answer):
             return None
         sent = first_sent(answer, sent, unknown_since)
-        return HeldLease(answer.lease, sent, table=table, runtime=self._runtime, config=config, wake=wake)
+        return HeldLease(
+            answer.lease,
+            sent,
+            table=table,
+            runtime=self._runtime,
+            config=config,
+            wake=wake,
+            events=events,
+        )
 
     def add(self, held: HeldLease) -> None:
         with self._lock:

@@ -10,7 +10,7 @@ from math import inf
 from pykcl.errors import LeaseLostError, RestartShard, TemporaryError
 from pykcl.events import BatchSkipped, Event
 from pykcl.model.record import Key, Record, keys_of
-from pykcl.planning.attempts import Verdict, WorkList
+from pykcl.planning.attempts import Part, Successes, Verdict, WorkList
 from pykcl.planning.lifecycle import Signal
 from pykcl.processor import Batch, LanesStopped, LaneStop
 from pykcl.runtime import EndsThread, Runtime
@@ -152,19 +152,21 @@ class Settling:
             self.halt()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Failing:
-    """Records of one lane whose call failed, and their attempts."""
+    """Records of one lane whose call failed, and their attempts. since: number of rounds before the first of these."""
 
     records: tuple[Record, ...]
     work: WorkList
+    since: int
 
 
 class LaneDelivery(BatchDelivery):
     """Used by the lease worker's thread, under one lease.
 
     A batch is delivered in rounds, until all of it is settled. Each call that failed is retried, split or given up by
-    itself; calls of the other lanes go on to the end of the batch before.
+    itself; calls of the other lanes go on to the end of the batch before. What a round leaves to be given up is given
+    up in order of position, and before the lease goes back: each owner then leaves the shard further on than it was.
 
     delivered: called with records that the processor is done with. write: writes the automatic checkpoint that is due,
     if one is; write_meanwhile: the same while lanes run.
@@ -183,6 +185,9 @@ class LaneDelivery(BatchDelivery):
         self._watermark = watermark
         self._delivered, self._write = delivered, write
         self._failing: list[_Failing] = []
+        self._successes = Successes()
+        self._lanes, self._most_fail, self._since = 0, False, 0
+        self._is_to_hand_back = False
         self.settling = Settling(scope, watermark, write_meanwhile)
 
     def close(self) -> None:
@@ -194,7 +199,7 @@ class LaneDelivery(BatchDelivery):
         # An earlier owner may have prepared a later checkpoint, which is committed since.
         left = records[self._durable(records, 0) :]
         self._watermark.register(keys_of(left), self._context.runtime.monotonic())
-        self._failing = []
+        self._failing, self._successes, self._lanes = [], Successes(), 0
         while left:
             if self._scope.must_stop():
                 return Signal.STOP
@@ -202,12 +207,22 @@ class LaneDelivery(BatchDelivery):
                 return signal
             left = self._unsettled(left)
             if left:
-                found = self._round(left, millis_behind)
-                if isinstance(found, Signal):
+                tried = self._unsettled(self._first_ones(left)) if self._is_to_hand_back else left
+                found = self._round(tried, millis_behind)
+                if found is Signal.GIVE_UP:
+                    return self._give_up_what_is_due(left) or found
+                if found is not None:
                     return found
-                left = found
+                left = self._unsettled(left)
             self._write()
+        if self._successes.are_behind():
+            self._in_a_row.worked()
         return None
+
+    def _first_ones(self, left: Sequence[Record]) -> Sequence[Record]:
+        """Return the first record, with those of its call if that failed: until it is settled nothing else begins."""
+        (first,) = keys_of(left[:1])
+        return next((f.records for f in self._failing if first in keys_of(f.records)), left[:1])
 
     def _settle_all(self, records: Sequence[Record], is_processed: bool) -> None:
         del is_processed
@@ -222,8 +237,8 @@ class LaneDelivery(BatchDelivery):
 
     # -- rounds ------------------------------------------------------------------------------------------------
 
-    def _round(self, records: Sequence[Record], millis_behind: int | None) -> Signal | Sequence[Record]:
-        """Call process_records once, and act on what failed; return what is left."""
+    def _round(self, records: Sequence[Record], millis_behind: int | None) -> Signal | None:
+        """Call process_records once, and act on what failed. None: go on with what is left."""
         ends = [each.records[part.stop - 1] for each in self._failing for part in each.work.parts]
         self.settling.begin(frozenset(keys_of(ends)))
         checkpointer = ShardCheckpointer(self._progress, records[-1].position)
@@ -236,23 +251,29 @@ class LaneDelivery(BatchDelivery):
             raise
         if self.settling.trouble is not None:
             raise self.settling.trouble
-        left = self._unsettled(records)
+        left, done = self._unsettled(records), records[:0]
         if len(left) < len(records):
-            self._in_a_row.worked()
             open_keys = set(keys_of(left))
             done = records if not left else [r for r in records if keys_of((r,))[0] not in open_keys]
             self._delivered(done)
+        self._successes.add(done)
+        if (low := self._watermark.low) is not None:
+            self._calls.settled(low)
         if not left:
-            return ()
+            return None
         if isinstance(error, RestartShard):
-            return NOT_RETURNED[self._calls.restart(error, records, left)]
+            # Not behind the last one, as of a batch: lanes that restart one after the other all get further.
+            return NOT_RETURNED[self._calls.restart(error, left[:1], left)]
         if not isinstance(error, LanesStopped):
             # Of what is around the lanes: no record is to blame.
             unknown = TemporaryError("process_records settled a part of its batch")
             unknown.__cause__ = error
             error = LanesStopped([LaneStop((left[0],), unknown)], left)
         self._write()
-        return self._act_on(error.stops) or left
+        # In the first round of the batch all lanes have records.
+        self._lanes = max(self._lanes, error.lanes)
+        self._most_fail = 2 * len(error.stops) > self._lanes
+        return self._act_on(error.stops)
 
     def _act_on(self, stops: Sequence[LaneStop]) -> Signal | None:
         for failing in self._failing:
@@ -282,7 +303,8 @@ class LaneDelivery(BatchDelivery):
             if part is not None and keys_of(failing.records[part.start : part.start + 1]) == key:
                 start, found = part.start, failing
         if found is None:
-            found = _Failing(stop.records, WorkList(len(stop.records), self._policy))
+            work = WorkList(len(stop.records), self._policy)
+            found = _Failing(stop.records, work, self._successes.rounds - 1)
             self._failing.append(found)
         # Since now: 1) the first record of a lane fails; 2) the others need longer than retry_timeout for the rest of
         # the batch; 3) if the time ran since the beginning, the lease would go back after a single attempt.
@@ -303,6 +325,7 @@ class LaneDelivery(BatchDelivery):
             BatchSkipped(shard=self._held.key, records=len(skipped), **span_of(skipped))
         )
         self._settle_all(skipped, False)
+        self._scope.gets_on()
         return True
 
     # -- dead letters ------------------------------------------------------------------------------------------
@@ -314,25 +337,50 @@ class LaneDelivery(BatchDelivery):
             if first is not None and first.condition is None:
                 chosen = failing.records[first.start : first.stop]
                 self._expire(failing.work, chosen[0], chosen)
-            if (signal := self._give_up_parts(failing)) is not None:
-                return signal
+        signal = self._give_up_parts(*self._failing)
         self._failing = [failing for failing in self._failing if failing.work.parts]
-        if self._policy.max_age is None:
-            return None
+        if signal is not None or self._policy.max_age is None:
+            return signal
         failing_keys = {key for failing in self._failing for key in keys_of(failing.records)}
         others = tuple(
             record for record in self._unsettled(left) if keys_of((record,))[0] not in failing_keys
         )
-        fresh = _Failing(others, WorkList(len(others), self._policy))
+        fresh = _Failing(others, WorkList(len(others), self._policy), self._successes.rounds)
         if others and self._expire(fresh.work, others[0], others):
             return self._give_up_parts(fresh)
         return None
 
-    def _give_up_parts(self, failing: _Failing) -> Signal | None:
-        for part in failing.work.parts:
-            if part.condition is not None:
-                records = failing.records[part.start : part.stop]
-                signal = self._give_up(failing.work, part, part.condition, records)
-                if signal is not None:
-                    return signal
-        return None
+    def _give_up_parts(self, *several: _Failing) -> Signal | None:
+        """Give up all that is due before the limit of dead_letters_in_a_row is acted on, in order of position.
+
+        1) A hundred lanes fail at once; 2) the lease goes back in the midst of them; 3) the checkpoint stays before the
+        first that is not given up, so the letters of those behind it are written again by the next owner, and so on.
+        """
+        due: list[tuple[_Failing, Part]] = [
+            (failing, part) for failing in several for part in failing.work.parts if part.condition
+        ]
+        due.sort(key=lambda each: each[0].records[each[1].start].position)
+        for failing, part in due:
+            assert part.condition is not None
+            records = failing.records[part.start : part.stop]
+            # Where few lanes are left, and fail, they have the bad records, and the others are done long since. Where
+            # most of them fail, something else is down, and what was done before that says nothing.
+            self._since = failing.since if self._most_fail else 0
+            signal = self._give_up(failing.work, part, part.condition, records)
+            if signal is Signal.STOP:
+                return signal
+            self._is_to_hand_back |= signal is Signal.GIVE_UP
+            failing.since = self._successes.rounds
+        # Not before the first record is settled, or the next owner would begin where this one has.
+        return Signal.GIVE_UP if self._is_to_hand_back and self._watermark.passed else None
+
+    def _are_too_many(self, records: Sequence[Record]) -> bool:
+        # Each by itself, as between the records of one lane lie those of the others; and all of them, though one of the
+        # first may reach the limit: what is given up counts.
+        reached = [self._is_one_too_many(record) for record in records]
+        return any(reached)
+
+    def _is_one_too_many(self, record: Record) -> bool:
+        if self._successes.are_before(record.position, self._since):
+            self._in_a_row.worked()
+        return self._in_a_row.exhausted()

@@ -23,7 +23,7 @@ from pykcl.worker.membership import Membership
 from pykcl.worker.shard_sync import ShardSync
 from pykcl.worker.table_scanner import TableScanner
 from pykcl.worker.threads import ThreadHeartbeat
-from pykcl.worker.watchdog import ProcessorWatchdog, Readiness
+from pykcl.worker.watchdog import NameWatch, ProcessorWatchdog, Readiness
 
 OVERDUE_AFTER = 3
 """Failover times for which a lease may be free before it is taken beyond the fair share (Java: the same)."""
@@ -53,6 +53,7 @@ class LeaseManager:
         self._leadership = Leadership(context, self._must_stop)
         self._membership = Membership(context)
         self._processors = ProcessorWatchdog(context)
+        self._names = NameWatch(context)
         self._measures = TakeMeasures(context, OVERDUE_AFTER * context.config.failover_time)
         self._ended_here: set[str] = set()
         self._left_alone: dict[str, float] = {}
@@ -182,6 +183,7 @@ class LeaseManager:
         self._leader.scanned(rows)
         context.fleet.observe(rows, self._view)
         self._sync.scanned(before)
+        self._names.scanned(self._view, self._busy())
         if context.fleet.follows:
             self._leadership.scanned(rows, self._view)
             self._membership.scanned(self._leadership.reports)

@@ -81,8 +81,8 @@ class LeaseRenewer:
 
     def _spawn(self, name: str, body: Callable[[ThreadHeartbeat], None], *, patience: float) -> None:
         pulse = ThreadHeartbeat(name, self._runtime, patience=patience)
-        self.pulses.append(pulse)
         self._tasks.append(pulse.spawn(partial(body, pulse), self._on_fatal))
+        self.pulses.append(pulse)
 
     def _run(self, pulse: ThreadHeartbeat) -> None:
         while True:
@@ -92,6 +92,8 @@ class LeaseRenewer:
             if self._stop.is_set():
                 return
             pause = self._dispatch()
+            if self._queue and not self._calls:
+                self._send_alone(pulse)
             pulse.rest(pause)
             due = self._runtime.monotonic() + pause
             self._held.changed.wait(pause)
@@ -145,10 +147,20 @@ class LeaseRenewer:
                 self._resting.pop().set()
             elif len(self._calls) < most:
                 call = self._runtime.event()
+                name = f"{self._name}-renewer-{len(self._calls) + 1}"
+                try:
+                    self._spawn(name, partial(self._help, call), patience=_ONE_HEARTBEAT)
+                except TemporaryError:
+                    # The program has ended, say: those that are there send all.
+                    return False
                 self._calls.append(call)
-                name = f"{self._name}-renewer-{len(self._calls)}"
-                self._spawn(name, partial(self._help, call), patience=_ONE_HEARTBEAT)
             return bool(self._resting) or len(self._calls) < most
+
+    def _send_alone(self, pulse: ThreadHeartbeat) -> None:
+        """Send what is due in this thread: there is no helper, and none to be had."""
+        while not self._stop.is_set() and (held := self._next()) is not None:
+            pulse.beat()
+            self._send(held)
 
     def _help(self, call: Event, pulse: ThreadHeartbeat) -> None:
         while not self._stop.is_set():
@@ -158,13 +170,17 @@ class LeaseRenewer:
                 pulse.rest(_HELPER_POLL_SECONDS)
                 call.wait(_HELPER_POLL_SECONDS)
                 continue
-            try:
-                self._beat(held)
-            finally:
-                with self._lock:
-                    self._under_way.discard(held)
+            self._send(held)
 
-    def _next(self, call: Event) -> HeldLease | None:
+    def _send(self, held: HeldLease) -> None:
+        try:
+            self._beat(held)
+        finally:
+            with self._lock:
+                self._under_way.discard(held)
+
+    def _next(self, call: Event | None = None) -> HeldLease | None:
+        """Take a lease from the queue; without one, note that the helper of that call rests."""
         with self._lock:
             if call in self._resting:
                 self._resting.remove(call)  # it was not called, but checks from time to time
@@ -172,7 +188,7 @@ class LeaseRenewer:
                 held = self._queue.pop(0)
                 self._under_way.add(held)
                 return held
-            if not self._stop.is_set():
+            if call is not None and not self._stop.is_set():
                 call.clear()
                 self._resting.append(call)
             return None

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from math import inf
 
 from pykcl.errors import LeaseLostError
+from pykcl.events import ProcessorRaised
+from pykcl.model.lease import Lease, Standstill
+from pykcl.model.lease_item import MAX_CAUSE
 from pykcl.model.shard import HashRange, Shard
 from pykcl.planning.lease_assignment import Acquisition
 from pykcl.planning.read_schedule import backoff
@@ -50,7 +54,7 @@ class LeaseScope:
         self.listed = listed
         self.on_change = on_change
         self.wake = context.runtime.event()
-        self.calls = ProcessorCalls(context, self.key, self.check, self.pause)
+        self.calls = ProcessorCalls(context, self.key, self.check, self.pause, self._on_call)
         self.held: HeldLease | None = None
         self.why_handed_back = "its processor kept failing"
         self.processor: RecordProcessor | None = None
@@ -62,6 +66,8 @@ class LeaseScope:
         self.stop_requested = False
         self.waits_for_acks = False
         self.acks_until = inf
+        # Since when (monotonic seconds), and the note.
+        self._failing: tuple[float, Standstill] | None = None
 
     @property
     def mine(self) -> HeldLease:
@@ -95,6 +101,45 @@ class LeaseScope:
             since = self.progress.watermark.oldest_since
             return None if since is None else ("acks", since)
         return self.calls.busy
+
+    # -- a note of what holds the shard up ---------------------------------------------------------------------
+
+    def _on_call(self, failure: ProcessorRaised | None) -> None:
+        """A method of the processor has raised; None: process_records has returned."""
+        if failure is None:
+            self.gets_on()
+            return
+        at = "" if failure.where == "-" else f" at {failure.where}"
+        self.stands(failure.code, f"{failure.method} raised {failure.error}{at}", records=failure.records)
+
+    def stands(self, code: str | None, cause: str, *, records: int = 0) -> None:
+        """Note a failure that the shard does not get past; the row gets the note once that has lasted for the failover
+        time, or when the lease is let go. The arguments are as in `Standstill`.
+        """
+        held = self.held
+        if held is None:
+            return
+        at, now = held.lease.checkpoint, self.context.runtime.monotonic()
+        known = held.standstill if held.standstill is not None and held.standstill.at == at else None
+        since, note = self._failing or (now, None)
+        if note is None or note.at != at:
+            since, note = now, known or Standstill(at, self.context.stream.server_time_millis())
+        note = replace(note, records=records, code=(code or "")[:MAX_CAUSE], cause=cause[:MAX_CAUSE])
+        self._failing = (since, note)
+        if known is not None or now - since >= self.context.config.failover_time:
+            held.standstill = note
+
+    def gets_on(self) -> None:
+        """The shard has got past what held it up, or has no record that could: its row needs no note of that."""
+        self._failing = None
+        if self.held is not None:
+            self.held.standstill = None
+
+    def leave(self) -> Lease:
+        """Let the lease go, with a note of what fails at this moment. Returns and raises as `HeldLease.leave`."""
+        if self._failing is not None:
+            self.mine.standstill = self._failing[1]
+        return self.mine.leave()
 
     # -- stopping and waiting ----------------------------------------------------------------------------------
 

@@ -15,6 +15,7 @@ from pykcl.errors import (
     TemporaryError,
 )
 from pykcl.events import (
+    KeysIgnored,
     LeaseLost,
     LeaseReleased,
     LeaseStateChanged,
@@ -48,8 +49,20 @@ from pykcl.worker.window_delivery import refuse_beside_windows, windows_of
 
 
 def unfinished_parents(table: LeaseTable, lease: Lease) -> tuple[str, ...]:
-    """Parents that have a row which is not at SHARD_END; a parent without a row was cleaned up: it has ended."""
+    """Parents that have a row which is not at SHARD_END; a parent without a row was cleaned up: it has ended.
+
+    That holds in the table in which the lease is held. 1) The table is deleted and made anew; 2) this worker waits for
+    a parent, whose row is not there; 3) the next scan, a second later, shows that the table is another one: the shard
+    would have been begun before its parent. So the row of the lease itself has to be there, too. Raises TemporaryError.
+    """
     rows = {parent: table.read(parent) for parent in lease.parents}
+    if None in rows.values():
+        own = table.read(lease.key)
+        if not isinstance(own, Lease) or own.actual_owner != lease.actual_owner:
+            raise TemporaryError(
+                f"Neither the parents of {lease.key} have a row nor this worker the lease, by the table as it is now. "
+                "They are read again, as it may be another table of that name."
+            )
     return tuple(
         key for key, row in rows.items() if row is not None and not (isinstance(row, Lease) and row.is_ended)
     )
@@ -181,6 +194,7 @@ class LeaseWorker:
         """
         if self.scope.held is not None:
             self.scope.why_handed_back = str(error)
+            self.scope.stands(error.code, type(error).__name__)
             return Signal.GIVE_UP
         if self._context.must_stop(error, self._context.has_taken):
             self._context.on_fatal(error)
@@ -210,7 +224,12 @@ class LeaseWorker:
                 else lease_writes.take(seen, context.worker_id, metadata)
             )
             held = context.held.acquire(
-                write, table=context.table, config=context.config, meter=context.meter, wake=scope.wake
+                write,
+                table=context.table,
+                config=context.config,
+                meter=context.meter,
+                wake=scope.wake,
+                events=context.events,
             )
         except TemporaryError as error:
             context.failures.failed(Activity.TAKING, error, shard=self.key)
@@ -298,6 +317,10 @@ class LeaseWorker:
             refuse_beside_windows(getattr(processor, "handler_name", "-"), self._context.config)
         # A wrapper may have made the handler only now.
         refuse_what_settles_by_itself(processor, self._context.config.checkpoint_mode)
+        uses = "windows" if windows_of(processor) is not None else "concurrency"
+        counts_on_keys = uses == "windows" or hasattr(processor, "settles_because")
+        if counts_on_keys and self._context.identity.says_first_that_keys_are_ignored():
+            self._context.events.emit(KeysIgnored(stream=self._context.stream.name, uses=uses))
         self.scope.processor = processor
 
     @property
@@ -334,8 +357,7 @@ class LeaseWorker:
     def _release(self) -> Signal:
         held = self.scope.mine
         try:
-            leave = lease_writes.release if held.next_owner is None else lease_writes.hand_over
-            released = held.write(leave, within=self._context.config.write_timeout)
+            released = self.scope.leave()
         except (TemporaryError, SetupError) as error:
             held.lose(Loss.of(LossReason.RELEASE_UNANSWERED))
             self._context.events.emit(ReleaseUnacknowledged(shard=self.key, cause=str(error)))

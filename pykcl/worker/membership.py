@@ -122,6 +122,7 @@ class Membership:
             config=context.config,
             meter=context.meter,
             wake=context.runtime.event(),
+            events=context.events,
         )
         if held is not None:
             context.held.add(held)
@@ -153,7 +154,8 @@ class Membership:
         if now < self._next_report or self._leaves:
             return
         # Before the lock, for which a stop waits: the endpoint of an ECS task may take its time.
-        seconds = self._context.stream.server_time_millis() // 1000
+        # As others see the time: a leader compares it with its own clock.
+        seconds = self._context.stream.server_time_millis(as_seen=True) // 1000
         averages, why_no_cpu = None, ""
         self._compare_old_reports()
         if self._wants_cpu:

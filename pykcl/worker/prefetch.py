@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable
 
 from pykcl.config import LARGEST_FETCH_BYTES
-from pykcl.errors import PyKclError
+from pykcl.errors import PyKclError, TemporaryError
 from pykcl.interfaces import Fetched
 from pykcl.runtime import Event, Runtime, Task
 
@@ -107,7 +107,7 @@ class Prefetcher:
         request = _PrefetchRequest(iterator, self._ask, self._gate, self._runtime)
         try:
             self._task = self._runtime.spawn(self._name, lambda: request.run(pause, may_ask))
-        except RuntimeError as error:
+        except TemporaryError as error:
             # The system has no free thread (a limit of pids, say): the shard's own thread fetches the page later.
             if not self._was_refused:
                 log.warning("no page is asked for ahead thread=%r: %s", self._name, error)

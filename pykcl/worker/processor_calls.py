@@ -57,6 +57,10 @@ class CallResult(Enum):
     RESTART = "restart"
 
 
+_BEFORE_A_CHECKPOINT = ("initialize", "process_records", "shard_ended")
+"""Methods that have to return before the checkpoint can move on."""
+
+
 class StopAsked(Exception):
     """The lease worker is to stop, and its call of process_records has not begun."""
 
@@ -142,16 +146,23 @@ class ProcessorCalls:
     the one stands that the others wait for.
 
     check: raises LeaseLostError if the lease is lost. pause: waits for a number of seconds and returns True if the
-    lease worker is to stop; raises LeaseLostError.
+    lease worker is to stop; raises LeaseLostError. on_call: called with the report of a call that raised, and with
+    None once process_records has returned.
     """
 
     def __init__(
-        self, context: Context, shard: str, check: Callable[[], None], pause: Callable[[float], bool]
+        self,
+        context: Context,
+        shard: str,
+        check: Callable[[], None],
+        pause: Callable[[float], bool],
+        on_call: Callable[[ProcessorRaised | None], None],
     ) -> None:
         self._context = context
         self._shard = shard
         self._check = check
         self._pause = pause
+        self._on_call = on_call
         self._lock = context.runtime.lock()
         self._busy: tuple[str, float] | None = None
         self._restarts = _Restarts(context.config.retry_timeout)
@@ -229,6 +240,7 @@ class ProcessorCalls:
         start, stop = to_blame(error, records)
         skipped = records[start:stop]
         self._context.events.emit(BatchSkipped(shard=self._shard, records=len(skipped), **span_of(skipped)))
+        self._on_call(None)
         return records[stop:] if start == 0 else (*records[:start], *records[stop:])
 
     def _end_of_trying(
@@ -253,6 +265,7 @@ class ProcessorCalls:
     def _returned(self, method: str, records: Sequence[Record]) -> CallResult:
         if method == "process_records":
             self._restarts.returned(records)
+            self._on_call(None)
         return CallResult.RETURNED
 
     def attempt(self, call: Callable[[Batch], object], batch: Batch) -> BaseException | None:
@@ -266,8 +279,15 @@ class ProcessorCalls:
             raise error
         return error
 
+    def settled(self, upto: Checkpoint) -> None:
+        """Note that all records up to there are settled, though others of their batch may have failed."""
+        self._restarts.got_to(upto)
+
     def restart(self, error: RestartShard, records: Sequence[Record], left: Sequence[Record]) -> CallResult:
-        """Act on a RestartShard as `until_it_returns` does. records: of the call. left: those still to be done."""
+        """Act on a RestartShard as `until_it_returns` does. left: the records still to be done.
+
+        records: of the call, or those of them that an instance has to get past to be better than the ones before it.
+        """
         runtime = self._context.runtime
         attempt, began = self._restarts.wanted(runtime.monotonic(), records, at_end=False)
         pause = backoff(attempt, runtime.random())
@@ -354,18 +374,19 @@ class ProcessorCalls:
     def report(
         self, method: str, error: BaseException, attempt: int, records: Sequence[Record], pause: float | None
     ) -> None:
-        self._context.events.emit(
-            ProcessorRaised(
-                shard=self._shard,
-                method=method,
-                error=type(error).__name__,
-                where=where_of(error),
-                attempt=attempt,
-                records=len(records),
-                next_attempt_in=pause,
-                **span_of(records),
-            )
+        failure = ProcessorRaised(
+            shard=self._shard,
+            method=method,
+            error=type(error).__name__,
+            where=where_of(error),
+            attempt=attempt,
+            records=len(records),
+            next_attempt_in=pause,
+            **span_of(records),
         )
+        self._context.events.emit(failure)
+        if method in _BEFORE_A_CHECKPOINT:
+            self._on_call(failure)
         what = type(error), where_of(error)
         if self._context.config.show_errors and (attempt == 1 or what != self._shown):
             self._shown = what
@@ -420,7 +441,14 @@ class _Restarts:
         """Note a batch that returned; not `initialize` or `shard_ended`, which return each time."""
         if self._at_end:
             return
-        if self._beyond is None or (records and records[-1].position >= self._beyond):
+        if self._beyond is None:
+            self._count = 0
+        elif records:
+            self.got_to(records[-1].position)
+
+    def got_to(self, position: Checkpoint) -> None:
+        """Note that everything up to there is settled."""
+        if self._beyond is not None and position >= self._beyond:
             self._count = 0
 
 

@@ -9,8 +9,10 @@ from typing import Any
 from pykcl.errors import FatalError, PyKclError, SetupError, ShardGone, TemporaryError, Throttled
 from pykcl.events import NeverCheckpointed
 from pykcl.metrics import catalog
+from pykcl.model.absence import GONE_AFTER, Absence
 from pykcl.model.lease import first_read
 from pykcl.model.record import Record, data_bytes
+from pykcl.model.shard import range_of_aggregates
 from pykcl.planning.lifecycle import Signal
 from pykcl.planning.read_schedule import SHARD_READ_INTERVAL, PollWindow, backoff
 from pykcl.processor import Batch, FailedAt, ShutdownRequestedInput
@@ -51,10 +53,11 @@ class RecordDelivery:
         )
         lease = held.lease
         after = None if lease.checkpoint.is_sentinel else lease.checkpoint
-        first = first_read(lease, context.config.start_position)
-        # Kinesis' range first, as in Java: anybody may have written the row, and aggregates outside it are dropped.
-        hash_range = scope.listed or held.lease.hash_range
-        self._gone_since: float | None = None
+        first = first_read(lease, context.config.start_position, context.stream.server_time_millis())
+        hash_range = range_of_aggregates(
+            scope.listed, held.lease.hash_range, ignores_keys=context.identity.ignores_keys
+        )
+        self._absence = Absence()
         self._began_at, self._batches, self._has_checked = lease.checkpoint, 0, False
         config = context.config
         self._behind: int | None = None
@@ -130,7 +133,8 @@ class RecordDelivery:
                 if self._gone():
                     return self._deliver_gathered() or Signal.DRAINED
                 failures += 1
-                if self._scope.pause(self._back_off(failures)):
+                # Sooner asked again, the same answer would prove nothing yet.
+                if self._scope.pause(self._back_off(failures, first=GONE_AFTER / 2)):
                     return Signal.STOP
                 continue
             except (TemporaryError, SetupError) as error:
@@ -181,13 +185,13 @@ class RecordDelivery:
         self.drop()
 
     def _answered(self) -> None:
-        self._gone_since = None
+        self._absence.found()
         self._context.has_read.set()
         self._context.failures.worked(Activity.READING, shard=self._held.key)
         self._scope.answered()
 
-    def _back_off(self, failures: int) -> float:
-        return backoff(failures, self._context.runtime.random(), first=0.5, longest=10.0)
+    def _back_off(self, failures: int, first: float = 0.5) -> float:
+        return backoff(failures, self._context.runtime.random(), first=first, longest=10.0)
 
     def _back_off_from(self, error: PyKclError, failures: int) -> float:
         return self._reader.throttled() if isinstance(error, Throttled) else self._back_off(failures)
@@ -225,6 +229,8 @@ class RecordDelivery:
                 return signal
         if page.is_last and (signal := self._deliver_gathered()) is not None:
             return signal
+        if is_empty and self._behind == 0 and not self._window:
+            self._scope.gets_on()
         if is_empty and not page.is_last and (signal := self._after_nothing(page)) is not None:
             return signal
         pause = self._reader.finish(page, self._kept if page.fetched.records else self._window.reserve)
@@ -473,10 +479,8 @@ class RecordDelivery:
 
     def _gone(self) -> bool:
         """Return True if the shard is confirmed to be gone; if Kinesis still lists it, reading continues."""
-        now = self._context.runtime.monotonic()
-        self._gone_since = now if self._gone_since is None else self._gone_since
         try:
-            self._scope.children = children_of_a_gone_shard(self._context, self._held, now - self._gone_since)
+            self._scope.children = children_of_a_gone_shard(self._context, self._held, self._absence)
         except TemporaryError as error:
             self._context.failures.failed(Activity.READING, error, shard=self._held.key)
             self._reader.reopen()

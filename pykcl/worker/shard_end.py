@@ -8,6 +8,7 @@ from pykcl.errors import FatalError, SetupError, TemporaryError
 from pykcl.events import DataLost, ShardEnded, ShardEndNotCheckpointed
 from pykcl.metrics import catalog
 from pykcl.model import lease_writes
+from pykcl.model.absence import Absence
 from pykcl.model.shard import Shard
 from pykcl.planning.lease_creation import leases_before_end, started_at_latest
 from pykcl.planning.lifecycle import Signal
@@ -21,6 +22,7 @@ from pykcl.worker.held_leases import HeldLease
 from pykcl.worker.lease_scope import LeaseScope
 from pykcl.worker.processor_calls import CallResult
 from pykcl.worker.shard_sync import create_lease
+from pykcl.worker.stream_identity import denied_once
 
 NOT_RETURNED = {
     CallResult.STOPPED: Signal.STOP,
@@ -91,10 +93,10 @@ def end_shard(context: Context, held: HeldLease, children: tuple[Shard, ...]) ->
     context.events.emit(ShardEnded(shard=held.key, children=listed))
 
 
-def children_of_a_gone_shard(context: Context, held: HeldLease, unknown_for: float) -> tuple[Shard, ...]:
+def children_of_a_gone_shard(context: Context, held: HeldLease, absence: Absence) -> tuple[Shard, ...]:
     """Return the children of a shard that Kinesis does not know any more, provided that the stream is the same one.
 
-    unknown_for: seconds since Kinesis first said so, without a page of the shard in between.
+    absence: of the shard, from the first denial on, without a page of it in between. The present one is noted here.
 
     A shard may be unknown because it is new: 1) GetRecords names the children of a shard; 2) their leases are made, and
     perhaps read by a worker that asks another host; 3) GetShardIterator and ListShards are answered by a host that has
@@ -103,11 +105,15 @@ def children_of_a_gone_shard(context: Context, held: HeldLease, unknown_for: flo
 
     Raises WrongStream when the stream was made again, TemporaryError while the evidence is incomplete.
     """
+    now = context.runtime.monotonic()
+    is_proven = absence.is_proven(now)
     context.identity.confirm()
+    if not is_proven:
+        raise denied_once(held.key)
     listing = context.stream.list_shards()
     if not listing.complete or not listing.shards or held.key in listing.by_id:
         raise TemporaryError(f"Kinesis gave contradicting answers about {held.key}; it will be asked again.")
-    if unknown_for < _NEW_FOR and is_youngest(held.key, listing.by_id):
+    if absence.seconds(now) < _NEW_FOR and is_youngest(held.key, listing.by_id):
         raise TemporaryError(
             f"Kinesis does not know {held.key}, and lists only older shards: it may be too new. It will be asked "
             f"again, and counts as lost if that goes on for {_NEW_FOR / 60:g} minutes."

@@ -12,6 +12,7 @@ from pykcl.errors import IteratorExpired, ShardGone, TemporaryError
 from pykcl.events import AggregateOutsideShard, AggregateRefused, DataLost, Event, RetentionAlmostExceeded
 from pykcl.interfaces import Fetched, PendingRead
 from pykcl.metrics import catalog
+from pykcl.model.absence import Absence
 from pykcl.model.checkpoint import Checkpoint, ReadFrom
 from pykcl.model.kpl import OUTSIDE_SHARD, batches_of
 from pykcl.model.record import PlainRecords, Record, data_bytes
@@ -32,6 +33,7 @@ from pykcl.runtime import Event as Flag
 from pykcl.worker.context import Context
 from pykcl.worker.idle_reads import IdlePoll, page_of
 from pykcl.worker.prefetch import Answer, Prefetcher, bytes_kept
+from pykcl.worker.stream_identity import denied_once
 
 _MAX_EMPTY_PROBES = 10
 """Consecutive empty pages after which a record that was requested by its number counts as trimmed."""
@@ -112,6 +114,7 @@ class ShardReader:
         self._last_arrival: float | None = None
         self._reached: tuple[int, float] | None = None
         self._doubtful: _DoubtfulPage | None = None
+        self._absence = Absence()
         self._is_near = False
         self.children: tuple[Shard, ...] = ()
 
@@ -440,9 +443,12 @@ class ShardReader:
             self._iterator_refused()
             return None
         except ShardGone:
+            if not self._absence.is_proven(self._context.runtime.monotonic()):
+                raise denied_once(self._shard_id) from None
             # And the record with it. The fetched page is delivered all the same.
             found = None
         else:
+            self._absence.found()
             self._refusals = 0
             doubtful.probe, doubtful.empty = probed.next_iterator, doubtful.empty + 1
             found = probed.records[0].sequence_number if probed.records else None

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from pykcl.errors import ShardGone, TemporaryError
-from pykcl.events import DataLost, LeaseCreated, LeaseDeleted, StartingAtLatest
+from pykcl.events import DataLost, HashRangeRefused, LeaseCreated, LeaseDeleted, StartingAtLatest
 from pykcl.interfaces import Applied, Unknown
 from pykcl.metrics import catalog
 from pykcl.model import lease_writes
@@ -22,6 +22,7 @@ from pykcl.planning.read_schedule import backoff
 from pykcl.planning.shard_graph import FamilyTree, cover_every_key, without_successors
 from pykcl.status import Activity
 from pykcl.worker.context import Context
+from pykcl.worker.stream_identity import ShardKnown
 from pykcl.worker.table_scanner import TableScanner
 from pykcl.worker.threads import ThreadHeartbeat
 
@@ -192,11 +193,9 @@ class ShardSync:
         } & at_latest
         tree = FamilyTree.of(listing.shards, view.leases)
         leased = view.leases.keys() | view.unreadable.keys()
-        for shard_id in sorted(tree.unaccounted(keys - passed_over, leased)):
-            # After a reshard long ago there are as many of them as shards: a stop must not wait for all the answers.
-            if self._must_stop():
-                return
-            self._context.expired_shards.confirm([shard_id])
+        # After a reshard long ago there are as many of them as shards: a stop must not wait for all the answers.
+        expired = tree.unaccounted(keys - passed_over, leased)
+        self._context.expired_shards.confirm(expired, self._must_stop)
 
     # -- create and restore ------------------------------------------------------------------------------------
 
@@ -289,6 +288,8 @@ def create_lease(
     context.events.emit(
         LeaseCreated(shard=lease.key, checkpoint=str(lease.checkpoint), reason=creation.reason.value)
     )
+    if creation.refused_range:
+        context.events.emit(HashRangeRefused(shard=lease.key, said=creation.refused_range))
     return True
 
 
@@ -519,9 +520,10 @@ class LeaseCleaner:
             # Noted before the answer: one that always fails must not keep the others from being asked.
             self._last_asked = shard_id
             try:
-                self._context.stream.open(shard_id, ReadFrom("TRIM_HORIZON"))
-            except ShardGone:
-                gone.add(shard_id)
+                if self._context.expired_shards.is_gone(shard_id):
+                    gone.add(shard_id)
+            except ShardKnown:
+                continue
         return gone
 
     def _delete(self, deletion: Deletion) -> None:

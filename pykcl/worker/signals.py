@@ -1,4 +1,4 @@
-"""Requests from outside to stop: signals of the system, and forks that must not act as this worker."""
+"""Events of the process that its workers must know of: signals of the system, forks, and the end of the program."""
 
 from __future__ import annotations
 
@@ -11,9 +11,11 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from types import FrameType
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Protocol
+from weakref import WeakSet
 
-from pykcl.runtime import SystemRuntime, in_main_thread
+from pykcl.errors import PyKclError
+from pykcl.runtime import SystemRuntime, before_threads_end, in_main_thread
 
 _LAST_WORDS = 2.0
 """Seconds."""
@@ -137,9 +139,81 @@ def _leave_to_the_fork() -> None:
         _do(_formers.pop())
 
 
+class LivesWithTheProcess(Protocol):
+    """A worker, as the process knows it."""
+
+    @property
+    def _is_left(self) -> bool:
+        """True for one that runs."""
+
+    def _belong_to_this_process(self) -> None:
+        """Make all anew that one process alone may have. Called right after a fork: no lock, no wait."""
+
+    def _end_with_program(self, signals: StopSignals) -> None:
+        """Begin to stop, as the program has ended. signals: further requests to stop."""
+
+    def stop(self) -> None:
+        """Stop, and wait for that. Raises StopTimedOut."""
+
+
+_living: WeakSet[LivesWithTheProcess] = WeakSet()
+_ends: list[bool] = []
+"""Empty until the end of the program is waited for; True once it has come."""
+
+
+def live_with_the_process(one: LivesWithTheProcess) -> None:
+    """Let a worker know of forks, and of the end of the program."""
+    _living.add(one)
+
+
+def end_with_the_program() -> None:
+    """Let the workers that still run when the main thread has ended stop as with SIGTERM.
+
+    Daemon threads are cut off when Python ends, and before that no thread can be started any more. Raises PyKclError
+    where the main thread has ended.
+    """
+    if not _ends:
+        try:
+            before_threads_end(_stop_all)
+            _ends.append(False)
+        except RuntimeError:
+            _ends.append(True)
+    if _ends[-1]:
+        raise PyKclError(
+            "The main thread of this program has ended, and Python starts no threads any more. Do: let the main thread "
+            "call run(), or join() after start()."
+        )
+
+
+def _stop_all() -> None:
+    _ends.append(True)
+    left = [one for one in tuple(_living) if one._is_left]
+    if not left:
+        return
+    signals = StopSignals()
+    # The end of the program is the first request; a signal that comes with it is the same one.
+    signals.ask(1)
+    with signals.heard():
+        # All at once, as each may take its whole grace.
+        for one in left:
+            one._end_with_program(signals)
+        for one in left:
+            try:
+                one.stop()
+            except PyKclError as error:
+                log.error("%s", error)
+
+
+def _belong_to_the_fork() -> None:
+    _ends[:] = _ends[:1]
+    for one in tuple(_living):
+        one._belong_to_this_process()
+
+
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_leave_to_the_fork)
     os.register_at_fork(after_in_child=lambda: _forks.append(None))
+    os.register_at_fork(after_in_child=_belong_to_the_fork)
 
 
 @contextmanager

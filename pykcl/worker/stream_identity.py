@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from pykcl.errors import ShardGone, StreamMissing, TemporaryError, WrongStream
 from pykcl.interfaces import Stream
+from pykcl.model.absence import Absence
 from pykcl.model.checkpoint import ReadFrom
 from pykcl.model.lease import Lease, Row
 from pykcl.model.shard import StreamDescription
@@ -28,7 +29,17 @@ class StreamIdentity:
         self._failed_at = float("-inf")
         self._failure = ""
         self._confirmed_at = runtime.monotonic()
+        self._another = Absence()
         self._retention_hours = description.retention_hours
+        self.ignores_keys = description.ignores_keys
+        """By the latest answer: a stream may be switched at any time."""
+        self._has_said_so = False
+
+    def says_first_that_keys_are_ignored(self) -> bool:
+        """True if the stream ignores partition keys, and this was not asked before while it did."""
+        with self._lock:
+            is_first, self._has_said_so = self.ignores_keys and not self._has_said_so, self.ignores_keys
+            return is_first
 
     @property
     def retention_millis(self) -> int:
@@ -46,6 +57,11 @@ class StreamIdentity:
                 return
         was, now = self.description, self._stream.describe()
         if (now.arn, now.created_at) != (was.arn, was.created_at):
+            if not self._another.is_proven(self._runtime.monotonic(), asked_at):
+                raise TemporaryError(
+                    f"Stream {was.name!r} seems to be another one, created at {now.created_at} (was {was.created_at}, "
+                    "epoch ms). It is asked again, as an endpoint or credentials may be others for a moment."
+                )
             raise WrongStream(
                 f"Stream {was.name!r} was deleted and created again while this worker ran (created at "
                 f"{now.created_at}, was {was.created_at}, epoch ms). The leases describe records that no longer "
@@ -53,8 +69,10 @@ class StreamIdentity:
                 f"application name, or delete the lease table {self._table!r} first."
             )
         with self._lock:
+            self._another.found()
             self._confirmed_at = max(self._confirmed_at, asked_at)
             self._retention_hours = now.retention_hours
+            self.ignores_keys = now.ignores_keys
 
     def confirm_before_opening(self) -> None:
         """Confirm as `confirm` does, where an answer of the last seconds or a failure of the last second is enough.
@@ -110,34 +128,77 @@ def readable(stream: Stream) -> StreamDescription:
     return found
 
 
+def denied_once(what: str) -> TemporaryError:
+    """Return the error for a shard that Kinesis denies, as long as that is no proof; see `Absence`."""
+    return TemporaryError(f"Kinesis does not know {what}. It is asked again: one answer proves nothing.")
+
+
 class ExpiredShardCheck:
-    """The shards that Kinesis does not know any more. Asks once for each, by GetShardIterator. Thread-safe."""
+    """The shards that Kinesis does not know any more, by GetShardIterator. Thread-safe.
+
+    That is believed when it was said twice, some seconds apart: 1) a host of Kinesis denies a shard once, by mistake;
+    2) its parent counts as read, or its own row is deleted; 3) records are skipped.
+    """
 
     def __init__(self, stream: Stream, runtime: Runtime) -> None:
-        self._stream = stream
+        self._stream, self._runtime = stream, runtime
         self._lock = runtime.lock()
         self._known: set[str] = set()
+        self._unknown: dict[str, Absence] = {}
 
     def __len__(self) -> int:
-        """Number of shards that are known to have expired."""
+        """Number of answers, so far, that a shard is unknown: it grows while others wait for their turn."""
         with self._lock:
-            return len(self._known)
+            return len(self._known) + len(self._unknown)
 
-    def confirm(self, shard_ids: Iterable[str]) -> None:
-        """Raise TemporaryError if Kinesis still knows one of them: the listing that lacks it was old or incomplete.
+    def confirm(self, shard_ids: Iterable[str], stopping: Callable[[], bool] = lambda: False) -> None:
+        """Raise TemporaryError if Kinesis still knows one of them, or has not denied it twice.
+
+        The listing that lacks it was old or incomplete then. stopping: ends the questions; nothing is proved by that.
 
         A parent without a lease and without a shard counts as read. If it only appears so, 1) its child gets a lease,
         2) the child is read, 3) no shard with a leased descendant is ever begun: the parent's records are skipped.
         """
         with self._lock:
             unknown = sorted(set(shard_ids) - self._known)
+        doubtful = ""
         for shard_id in unknown:
+            if stopping():
+                break
             try:
-                self._stream.open(shard_id, ReadFrom("TRIM_HORIZON"))
-            except ShardGone:
-                with self._lock:
-                    self._known.add(shard_id)
-            else:
+                # What was denied a moment ago waits: Kinesis answers so many questions a second.
+                if self._was_denied_just_now(shard_id) or not self.is_gone(shard_id):
+                    doubtful = shard_id
+            except ShardKnown:
                 raise TemporaryError(
                     f"The list of shards lacks {shard_id}, which Kinesis knows; it is asked for again."
-                )
+                ) from None
+        if doubtful:
+            raise denied_once(f"{doubtful}, which its list lacks")
+
+    def _was_denied_just_now(self, shard_id: str) -> bool:
+        with self._lock:
+            absence = self._unknown.get(shard_id)
+        return absence is not None and absence.is_fresh(self._runtime.monotonic())
+
+    def is_gone(self, shard_id: str) -> bool:
+        """Ask Kinesis; True if it does not know the shard, and has said so before, some seconds ago.
+
+        Raises ShardKnown, TemporaryError, SetupError.
+        """
+        try:
+            self._stream.open(shard_id, ReadFrom("TRIM_HORIZON"))
+        except ShardGone:
+            now = self._runtime.monotonic()
+            with self._lock:
+                is_proven = self._unknown.setdefault(shard_id, Absence()).is_proven(now)
+                if is_proven:
+                    self._known.add(shard_id)
+                return is_proven
+        with self._lock:
+            self._unknown.pop(shard_id, None)
+        raise ShardKnown(f"Kinesis knows {shard_id}.")
+
+
+class ShardKnown(TemporaryError):
+    """Kinesis knows a shard that seemed to have expired."""

@@ -8,7 +8,7 @@ from pykcl.errors import SetupError
 from pykcl.events import LossReason, ProcessorReturned, ProcessorSlow, ProcessorTimedOut, RecordNotAcked
 from pykcl.model.checkpoint import Checkpoint
 from pykcl.model.lease import Lease
-from pykcl.planning.lease_view import LeaseView
+from pykcl.planning.lease_view import LeaseView, Namesakes
 from pykcl.planning.lifecycle import State
 from pykcl.runtime import Task
 from pykcl.status import Activity
@@ -153,6 +153,40 @@ class Readiness:
             f"it may: max_leases={config.max_leases}."
         )
         self._context.failures.failed(Activity.READING_EVERY_SHARD, why.about("E20"))
+
+
+class NameWatch:
+    """Used by the LeaseManager's thread only: reports another process that works under this worker's identifier.
+
+    A lease that it holds would be lost to that process with a word; but one that holds none would stand by for ever,
+    as all the leases name it.
+    """
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._namesakes = Namesakes()
+
+    def scanned(self, view: LeaseView, busy: Collection[str]) -> None:
+        """Compare with a scan of all the table. busy: leases that lease workers hold or are taking."""
+        context = self._context
+        before = self._namesakes.leases
+        self._namesakes = self._namesakes.observe(
+            view, context.worker_id, in_hand=busy, failover_time=context.config.failover_time
+        )
+        found = self._namesakes.leases
+        if found:
+            # Of those that nobody works on, this worker renews the ones that have ended itself.
+            held = {held.key for held in context.held.all()}
+            found = [key for key in found if key not in held]
+        if not found:
+            if before:
+                context.failures.worked(Activity.HAVING_ITS_OWN_NAME)
+            return
+        why = SetupError(
+            f"Another process renews leases as {context.worker_id!r}, which is the name of this worker, too; the first "
+            f"is {found[0]}. Each takes them for its own, so this one leaves them alone."
+        )
+        context.failures.failed(Activity.HAVING_ITS_OWN_NAME, why.about("E08"))
 
 
 def _is_at_work(worker: LeaseWorker) -> bool:

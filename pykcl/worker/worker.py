@@ -15,6 +15,7 @@ from pykcl.config import Config
 from pykcl.errors import PyKclError, StopTimedOut
 from pykcl.event_dispatch import EventFan, Listener, Relay
 from pykcl.events import (
+    ProgramEnded,
     ThreadsNotStopped,
     WholeBatchesAreGivenUp,
     WorkerStarted,
@@ -46,7 +47,7 @@ from pykcl.worker.options import (
     given_destination,
 )
 from pykcl.worker.processor_factory import checked_processor
-from pykcl.worker.signals import StopSignals
+from pykcl.worker.signals import OwnProcess, StopSignals, end_with_the_program, live_with_the_process
 from pykcl.worker.starting import Start
 from pykcl.worker.threads import Helpers
 from pykcl.worker.worker_status import WorkerStatusReporter, WorkerThreads
@@ -143,13 +144,26 @@ class Worker:
         self._processor = checked_processor(processor)
         self._runtime = self._seams.runtime or SystemRuntime()
         self._session, self._clients, self._adapters = session, clients, self._seams.adapters
+        self._listeners = (on_event,) if callable(on_event) else tuple(on_event)
+        self._metering = MetricsPipeline(self.config, self._runtime, metrics_sinks)
+        self._made_in = OwnProcess()
+        self._belong_to_this_process()
+        if self._seams.runtime is None:
+            live_with_the_process(self)
+
+    def _belong_to_this_process(self) -> None:
+        """Make all that one process alone may have; in each process that is forked, anew.
+
+        1) A server loads the program, and forks its processes; 2) each starts the worker that it has got. Under one
+        name each would take the leases of the others for its own. And what a thread had locked at the fork, or was to
+        do, nobody unlocks or does in the new process.
+        """
         self.worker_id = (
             self.config.worker_id or f"{socket.gethostname()}:{os.getpid()}:{self._runtime.token()}"
         )
-        self._metering = MetricsPipeline(self.config, self._runtime, self.worker_id, metrics_sinks)
+        self._metering.begin_anew(self.worker_id)
         self._reporter = WorkerStatusReporter(self.config, self.worker_id, self._runtime)
-        patient = (on_event,) if callable(on_event) else on_event
-        self._relays = [Relay(listener, self._runtime) for listener in patient]
+        self._relays = [Relay(listener, self._runtime) for listener in self._listeners]
         own = (self._metering.meter.hear, self._reporter.errors.on_event)
         self._events = EventFan(
             (*self._seams.listeners, *own, *(relay.hear for relay in self._relays)), names_of(self.config)
@@ -210,6 +224,8 @@ class Worker:
         `gc.collect()`, `gc.freeze()` and `gc.set_threshold(50_000)` after the start: a full collection then walks
         75,000 objects fewer, and collections are rarer while the program keeps the records of a batch.
         """
+        if self._seams.runtime is None:
+            end_with_the_program()
         self._begin_anew(starts=True)
         self._reporter.enter("starting")
         try:
@@ -293,6 +309,8 @@ class Worker:
             self._parts = self._reporter.parts = WorkerThreads(self._manager, renewer, context.idle_poller)
             self._reporter.enter("running")
             self._metering.start(f"{name}-metrics")
+            for relay in self._relays:
+                relay.keep(True)
             renewer.start()
             context.idle_poller.start()
             self._manager.start()
@@ -369,6 +387,7 @@ class Worker:
             self._events.emit(ThreadsNotStopped(threads=tuple(left)))
         self._events.emit(WorkerStopped(worker_id=self.worker_id, cause=cause))
         for relay in self._relays:
+            relay.keep(False)
             relay.drain(0.0 if is_forced else _LAST_EVENTS_WITHIN)
         if left and failure is None:
             why = "a second signal came" if was_forced else "the grace period was over"
@@ -507,8 +526,10 @@ class Worker:
         )
 
     def _aws_adapters(self) -> tuple[LeaseTable, Stream]:
-        from pykcl.aws.clients import connect
+        from pykcl.aws.clients import connect, drop_connections
 
+        if not self._made_in.is_this:
+            drop_connections(self._clients)
         return connect(
             self.config, self._runtime, session=self._session, clients=self._clients, stop=self._forced
         )
@@ -519,13 +540,25 @@ class Worker:
         return cloudwatch_sender(self.config, self.worker_id, session=self._session, clients=self._clients)
 
     def _fail(self, error: Exception) -> None:
-        """Called by any thread that found a reason to stop the whole worker. The first one counts.
+        """Called by any thread that found a reason to stop the whole worker. The first one counts."""
+        self._begin_to_end(error)
 
-        Nothing new begins from here on, and what runs is asked to end; `run` or the user's `stop` does the waiting.
-        """
+    @property
+    def _is_left(self) -> bool:
+        """True for a worker that runs."""
+        return (self._manager is not None or self._is_starting) and not self._is_over
+
+    def _end_with_program(self, signals: StopSignals) -> None:
+        """Begin to stop, as the program has ended. signals: further requests to stop."""
+        self._events.emit(ProgramEnded(worker_id=self.worker_id))
+        self._signals = signals
+        self._begin_to_end()
+
+    def _begin_to_end(self, failure: Exception | None = None) -> None:
+        """Let nothing new begin, and ask what runs to end; `run` or the user's `stop` does the waiting."""
         with self._lock:
-            if self._failure is None:
-                self._failure = named(error, self.config)
+            if failure is not None and self._failure is None:
+                self._failure = named(failure, self.config)
             manager = self._manager
             begins = self._reporter.enter("draining")
         self._stop_asked.set()

@@ -1,7 +1,7 @@
 """Contradictions are refused with both values named; unknown options with the nearest name."""
 
 import os
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 
 import pytest
 
@@ -125,7 +125,7 @@ def test_a_byte_that_is_no_utf_8_is_refused_by_name_before_anything_starts(monke
         ("TRIM_HORIZON", StartPosition("TRIM_HORIZON")),
         ("2026-11-20T09:00:00Z", StartPosition("AT_TIMESTAMP", 1_795_165_200_000)),
         ("2026-11-20T10:00:00+01:00", StartPosition("AT_TIMESTAMP", 1_795_165_200_000)),
-        (datetime(2026, 11, 20, 9, tzinfo=timezone.utc), StartPosition("AT_TIMESTAMP", 1_795_165_200_000)),
+        (datetime(2026, 11, 20, 9, tzinfo=UTC), StartPosition("AT_TIMESTAMP", 1_795_165_200_000)),
     ],
 )
 def test_every_way_to_say_where_to_start(start, position):

@@ -3,7 +3,7 @@
 import os
 import subprocess
 import sys
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 
 import click
 import pytest
@@ -42,7 +42,7 @@ def test_toml_says_options_in_their_own_types(toml):
         + 'initial_position = 2026-11-20T09:00:00Z\nfailover_time = 3\nmax_leases = 7\ncreate_table = false\non_error = "skip"\n'
     )
     expected = Config(
-        application="orders-app", stream="orders", initial_position=datetime(2026, 11, 20, 9, tzinfo=timezone.utc), failover_time=3,
+        application="orders-app", stream="orders", initial_position=datetime(2026, 11, 20, 9, tzinfo=UTC), failover_time=3,
         max_leases=7, create_table=False, on_error="skip",
     )  # fmt: skip
     assert Config.from_toml(path) == Config.from_toml(str(path)) == expected
@@ -166,9 +166,7 @@ def test_a_config_drops_nothing_of_a_file_unseen(toml, line):
 def test_reading_the_environment_needs_no_library_of_files():
     program = "import sys\nfrom pykcl import Config\nConfig.from_env({'PYKCL_APPLICATION': 'abc', 'PYKCL_STREAM': 's'})\nprint(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert not {"tomllib", "tomli", "javaproperties", "boto3", "pykcl.compat.properties"} & set(
-        done.stdout.split()
-    )
+    assert not {"tomllib", "javaproperties", "boto3", "pykcl.compat.properties"} & set(done.stdout.split())
 
 
 # -- tables of clients -----------------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 """One grammar for instants and durations: what is accepted, what is refused and why, and how they are shown."""
 
 import re
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 
@@ -79,7 +79,7 @@ def test_what_is_no_time_at_all_is_refused(text):
 def test_an_aware_time_becomes_milliseconds_without_rounding():
     eastern = timezone(timedelta(hours=-5))
     assert epoch_millis(datetime(2026, 11, 20, 4, 0, 0, 1_999, tzinfo=eastern)) == NINE + 1
-    assert epoch_millis(datetime(9999, 12, 31, 23, 59, 59, 999_999, tzinfo=timezone.utc)) == LAST_MILLIS
+    assert epoch_millis(datetime(9999, 12, 31, 23, 59, 59, 999_999, tzinfo=UTC)) == LAST_MILLIS
     assert epoch_millis(datetime(1, 1, 1, tzinfo=timezone(timedelta(hours=14)))) is None
 
 

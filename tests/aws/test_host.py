@@ -103,7 +103,7 @@ def test_an_answer_that_does_not_come_or_drips_is_given_up(host, server, monkeyp
     is_over = threading.Event()
 
     def silent(_):
-        is_over.wait(5)
+        is_over.wait(300)
 
     def dripping(handler):
         handler.send_response(200)
@@ -117,7 +117,7 @@ def test_an_answer_that_does_not_come_or_drips_is_given_up(host, server, monkeyp
             began = time.monotonic()
             with pytest.raises(error):
                 host.get(server.url + "/stats")
-            assert time.monotonic() - began < 2.0
+            assert time.monotonic() - began < 60.0
     finally:
         is_over.set()
 

@@ -16,7 +16,7 @@ from botocore.exceptions import ClientError, ConnectionClosedError, ReadTimeoutE
 from pykcl.local.faults import CONTROL_PATH, KINDS, SERVICES, FaultRefused, FaultRule
 from pykcl.local.server import LocalAws
 
-LONG = 30.0
+LONG = 300
 """Seconds after which a test fails that waits for something."""
 
 

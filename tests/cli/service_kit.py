@@ -15,6 +15,8 @@ from pathlib import Path
 from pykcl.cli.local import local_environment
 
 ROOT = Path(__file__).parents[2]
+GUARD = 300.0
+"""Seconds for what takes a second or two on a machine that has nothing else to do."""
 PROGRAM = """
 import threading
 from pykcl import RecordProcessor
@@ -94,7 +96,7 @@ class Service:
     def events(self, kind):
         return [line for line in self.lines if line.get("event") == kind]
 
-    def until(self, condition, what, seconds=30.0, *, lives=True):
+    def until(self, condition, what, seconds=GUARD, *, lives=True):
         """lives: the process must not end meanwhile."""
         deadline = time.monotonic() + seconds
         pause = threading.Event()
@@ -108,7 +110,7 @@ class Service:
         found = re.search(r"health at http://([\d.]+):(\d+)", self.text)
         if found is None:
             return 0, ""
-        connection = http.client.HTTPConnection("127.0.0.1", int(found[2]), timeout=10)
+        connection = http.client.HTTPConnection("127.0.0.1", int(found[2]), timeout=GUARD)
         try:
             connection.request("GET", path, headers=headers)
             answer = connection.getresponse()

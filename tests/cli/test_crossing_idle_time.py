@@ -90,7 +90,7 @@ def test_what_comes_after_a_day_without_records_and_a_deploy_is_read(aws, clock,
     first = run("w1")
     until_read(first, "old")
     first.process.terminate()
-    assert first.process.wait(30) == 0
+    assert first.process.wait(300) == 0
     clock.skip(25)
     worker = run("w2")
     put(aws, "new")
@@ -103,7 +103,7 @@ def test_a_parent_that_was_split_a_day_ago_ends_and_its_children_are_read(aws, c
     first = run("w1")
     until_read(first, "old")
     first.process.terminate()
-    assert first.process.wait(30) == 0
+    assert first.process.wait(300) == 0
     aws.kinesis.split("orders", "shardId-000000000000")
     put(aws, "left", "right", "middle")
     clock.skip(22)

@@ -155,6 +155,19 @@ def test_redrive_to_a_mended_handler_leaves_what_fails_and_nothing_else(pykcl, l
     assert len(rows(pykcl("list", "one.jsonl", "-o", "json"))) == 3
 
 
+def test_list_shows_new_letters_beside_old_notes_and_says_that_it_ignored_them(pykcl, letters, tmp_path):
+    letters(letter())
+    assert pykcl("redrive", "letters", "--to-handler", "mended_handler:Orders", "--execute").exit_code == 0
+    [path] = (tmp_path / "letters").glob("*.jsonl")
+    path.write_text("")
+    letters(letter(record(200)))
+    done = pykcl("list", "letters")
+    assert letter(record(200)).id[:12] in done.stdout
+    assert f"1 note in {path.name}.done was ignored" in done.output
+    assert pykcl("redrive", "letters", "--to-handler", "mended_handler:Orders", "--execute").exit_code == 0
+    assert letter(record(200)).id[:12] not in pykcl("list", "letters").stdout
+
+
 def test_redrive_of_one_letter(pykcl, letters):
     letters(letter(record(100)), letter(record(101)))
     one = letter(record(101)).id

@@ -36,14 +36,14 @@ def start():
     for process in started:
         process.send_signal(signal.SIGTERM)
         with process.stdout:
-            assert process.wait(30) == 0
+            assert process.wait(300) == 0
 
 
 def code(url, host):
     request = urllib.request.Request(url + CONTROL_PATH, headers={"Host": host})
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
-        with opener.open(request, timeout=30) as answer:
+        with opener.open(request, timeout=300) as answer:
             return answer.status
     except urllib.error.HTTPError as error:
         with error:

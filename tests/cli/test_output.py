@@ -9,9 +9,10 @@ import click
 import pytest
 
 from pykcl.cli import output
+from pykcl.cli.console import say
 from pykcl.cli.errors import exit_codes
 from pykcl.cli.options import Duration
-from pykcl.cli.output import FORMATS, Column, clipped, render, say, text_width
+from pykcl.cli.output import FORMATS, Column, clipped, render, text_width
 from pykcl.errors import ConfigError, Refused, SetupError, TemporaryError
 
 HOSTILE = [

@@ -178,7 +178,7 @@ class Pair:
 
     def __init__(self, grace=25.0):
         self.parent, self.theirs = socket.socketpair()
-        self.parent.settimeout(10)
+        self.parent.settimeout(300)
         self.lines = self.parent.makefile("rb")
         self.member = Member(3, "w-3", self.theirs)
         config = Config(application="orders-app", stream="orders", shutdown_grace=grace)
@@ -213,7 +213,7 @@ def pair(monkeypatch):
     assert found.hear() == {"worker": True}
     yield found
     found.close()
-    assert gone.wait(10)
+    assert gone.wait(300)
     found.theirs.close()
 
 
@@ -241,7 +241,7 @@ def test_what_came_before_the_worker_was_there_is_asked_of_it():
 
 def test_without_its_parent_a_process_drains_and_is_gone_after_its_grace(pair):
     pair.close()
-    assert pair.gone.wait(10)
+    assert pair.gone.wait(300)
     assert pair.worker._signals.count == 1, "drained, and not forced"
     assert pair.codes == [70]
 

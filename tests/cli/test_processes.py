@@ -4,7 +4,7 @@ import signal
 import time
 
 import pytest
-from service_kit import Service
+from service_kit import GUARD, Service
 
 from pykcl.local.server import LocalAws
 from pykcl.worker.signals import REPEAT_SECONDS
@@ -42,7 +42,8 @@ def start(tmp_path, aws):
     def begin(name, program=PROGRAM):
         (folder := tmp_path / name).mkdir()
         words = ("--app", "orders-app", "--stream", "orders", "--start", "TRIM_HORIZON", "--worker-id", name)
-        quick = ("--option", "failover_time=2")
+        # Long enough that no lease is lost while the machine is busy.
+        quick = ("--option", "failover_time=5")
         started.append(Worker(folder, aws, "run", "program:Orders", *words, *quick, program=program))
         return started[-1]
 
@@ -90,7 +91,7 @@ def test_sigterm_releases_at_counter_plus_one_and_the_other_takes_over(start, aw
     two.until(lambda: one.seen | two.seen >= first, "delivery")
     mine = {key for key, owner in _owners(dynamodb).items() if owner == "one"}
     one.process.send_signal(signal.SIGTERM)
-    assert one.process.wait(30) == 0
+    assert one.process.wait(GUARD) == 0
     second = _put(aws, 40, "second")
     two.until(lambda: two.seen >= second, "delivery by the other")
     writes = [r for r in aws.requests if r.operation == "UpdateItem" and r.error_code is None]
@@ -113,7 +114,7 @@ def test_ctrl_c_ends_a_worker_cleanly_with_exit_code_zero(start, aws, dynamodb):
     put = _put(aws, 8, "r")
     one.until(lambda: one.seen >= put, "delivery")
     one.process.send_signal(signal.SIGINT)
-    assert one.process.wait(30) == 0
+    assert one.process.wait(GUARD) == 0
     assert set(_owners(dynamodb).values()) == {None}
     assert "Traceback" not in one.text
 
@@ -138,5 +139,5 @@ def test_a_second_signal_forces_the_end_of_a_worker_whose_processor_hangs(start,
     heard_at = time.monotonic()
     one.until(lambda: time.monotonic() - heard_at >= REPEAT_SECONDS, "the end of one request")
     one.process.send_signal(signal.SIGINT)
-    assert one.process.wait(30) == 70
+    assert one.process.wait(GUARD) == 70
     assert "still busy when a second signal came" in one.text

@@ -8,7 +8,7 @@ import threading
 import time
 
 import pytest
-from service_kit import PROGRAM, Service
+from service_kit import GUARD, PROGRAM, Service
 
 CHILD = """
 import json, sys
@@ -52,7 +52,7 @@ def test_a_service_tells_how_it_is_until_it_has_drained(start, aws, tmp_path):
     service.process.send_signal(signal.SIGTERM)
     service.until(lambda: service.codes == (200, 503), "draining")
     assert "the worker is draining" in service.get("/readyz")[1]
-    assert service.process.wait(30) == 0
+    assert service.process.wait(GUARD) == 0
     assert not file.exists()
     kinds = [line["event"] for line in service.lines if "event" in line]
     assert kinds.count("WorkerStarted") == kinds.count("WorkerStopping") == kinds.count("WorkerStopped") == 1
@@ -81,7 +81,7 @@ def test_while_aws_is_away_nobody_is_told_to_restart_it(start, aws):
 
 def test_a_hung_processor_is_told_of_with_its_stack_and_loses_its_lease(start, aws):
     service = start(
-        "--http", "0", "--log-format", "json", "--stall-warning", "0.5", "--stall-timeout", "1.5",
+        "--http", "0", "--log-format", "json", "--stall-warning", "0.5", "--stall-timeout", "6",
         "--option", "shutdown_grace=0.5", *QUICK,
     )  # fmt: skip
     service.until(lambda: service.codes == (200, 200), "a ready worker")
@@ -103,7 +103,7 @@ def test_a_hung_processor_is_told_of_with_its_stack_and_loses_its_lease(start, a
     )
     assert service.get("/livez")[0] == 200
     service.process.send_signal(signal.SIGTERM)
-    assert service.process.wait(30) == 70
+    assert service.process.wait(GUARD) == 70
     assert "poison" not in service.text
 
 
@@ -152,7 +152,7 @@ def test_multilangd_is_a_service_too(start, tmp_path):
     assert len(json.loads(service.get("/status")[1])["worker"]["leases"]) == 2
     assert len(service.events("ChildStarted")) == 2
     service.process.send_signal(signal.SIGTERM)
-    assert service.process.wait(30) == 0
+    assert service.process.wait(GUARD) == 0
 
 
 REFUSED = {
@@ -170,6 +170,6 @@ REFUSED = {
 def test_it_does_not_start_with(start, name):
     arguments, code, words = REFUSED[name]
     service = start(*arguments)
-    assert service.process.wait(30) == code
+    assert service.process.wait(GUARD) == code
     assert words in service.text
     assert "Traceback" not in service.text

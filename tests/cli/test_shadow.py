@@ -73,7 +73,7 @@ class Run(Service):
 
     def stop(self):
         self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(30)
+        return self.process.wait(300)
 
 
 @pytest.fixture
@@ -138,7 +138,7 @@ def test_a_table_in_which_somebody_works_is_refused_and_left_as_it_is(shadow, dy
     for owner in ({}, {"leaseOwner": {"S": "java"}}):
         dynamodb.put_item(TableName="payments-app", Item={**row, **owner})
         run = shadow(*WAYS["config"], name="payments-app")
-        assert run.process.wait(30) == 78
+        assert run.process.wait(300) == 78
         assert "belongs to an application that works" in run.text
         assert dynamodb.scan(TableName="payments-app")["Items"] == [{**row, **owner}]
 
@@ -151,7 +151,7 @@ def test_the_rows_of_an_ordinary_pykcl_application_are_refused_too(shadow, aws, 
     finally:
         run.end()
     other = shadow("--app", "other-app", "--stream", "orders", name="orders-app")
-    assert other.process.wait(30) == 78
+    assert other.process.wait(300) == 78
     assert "belongs to an application that works" in other.text
 
 
@@ -201,7 +201,7 @@ def test_what_is_no_factory_is_left_for_the_worker_to_refuse():
 
 def test_a_shadow_that_could_not_start_says_nothing_of_a_table_that_was_never_made(aws, tmp_path):
     run = Run(tmp_path, aws, "--shadow", "other-shadow", "--app", "other", "--stream", "missing")
-    assert run.process.wait(30) == 78
+    assert run.process.wait(300) == 78
     assert "There is no stream 'missing'" in run.text
     assert "stays" not in run.text
 
@@ -231,5 +231,5 @@ def test_the_table_adds_up_and_tells_the_shard_that_is_furthest_behind():
 )
 def test_wrong_use_is_told(aws, tmp_path, arguments, told):
     run = Run(tmp_path, aws, *arguments)
-    assert run.process.wait(30) in (2, 78)
+    assert run.process.wait(300) in (2, 78)
     assert told in run.text

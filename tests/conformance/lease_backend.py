@@ -14,7 +14,7 @@ from pykcl.errors import TemporaryError
 from pykcl.model.lease_writes import to_item
 from pykcl.runtime import SystemRuntime
 
-DEADLINE = 20.0
+DEADLINE = 300
 
 
 class SteppingRuntime(SystemRuntime):

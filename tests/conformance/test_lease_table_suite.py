@@ -1,6 +1,7 @@
 """Every write of the protocol over every DynamoDB we have: kept, lost or unknown, alone and beside other writers."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -205,7 +206,8 @@ def test_an_adopted_write_that_stays_unknown_tells_the_row_to_go_on_from(service
 
 def test_a_checkpoint_never_undoes_an_own_later_one_that_landed_late(service):
     service.put(lease_writes.checkpoint(HELD, Checkpoint("20")).after)
-    answer = service.write(WRITES["checkpoint"])
+    late = replace(WRITES["checkpoint"], unanswered=frozenset({Checkpoint("20")}))
+    answer = service.write(late)
     assert isinstance(answer, Applied)
     assert answer.lease.checkpoint == Checkpoint("20")
     assert service.item(KEY)["checkpoint"] == {"S": "20"}

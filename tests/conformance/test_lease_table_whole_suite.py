@@ -69,11 +69,13 @@ def test_a_deleted_table_is_named_by_every_operation(service):
     service.put(HELD)
     service.direct.delete_table(TableName=service.name)
     wait_for(lambda: service.status(service.name) is None)
+    table = DynamoDBLeaseTable(service.client, service.name, service.runtime, gone_after=0.0)
+    until = service.runtime.monotonic() + 60
     for use in (
-        service.table.scan,
-        lambda: service.table.read(KEY),
-        lambda: service.write(lease_writes.renew(HELD)),
-        lambda: service.write(lease_writes.create(Lease("new", AT_TRIM_HORIZON))),
+        table.scan,
+        lambda: table.read(KEY),
+        lambda: table.write(lease_writes.renew(HELD), until=until),
+        lambda: table.write(lease_writes.create(Lease("new", AT_TRIM_HORIZON)), until=until),
     ):
         with pytest.raises(TableGone, match=service.name):
             use()
@@ -95,8 +97,9 @@ def test_a_second_scan_sees_what_changed_what_came_and_what_went(service):
 
 
 def test_a_missing_table_that_may_not_be_created_is_a_setup_error_and_is_not_created(service):
+    table = DynamoDBLeaseTable(service.direct, f"{service.name}-none", service.runtime, gone_after=0.0)
     with pytest.raises(SetupError, match="create_table"):
-        DynamoDBLeaseTable(service.direct, f"{service.name}-none", service.runtime).prepare(create=False)
+        table.prepare(create=False)
     assert service.status(f"{service.name}-none") is None
 
 

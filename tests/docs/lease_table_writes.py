@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from pykcl.model.checkpoint import AT_TRIM_HORIZON, Checkpoint
-from pykcl.model.lease import Lease, PendingCheckpoint, PykclMetadata, metadata_for
+from pykcl.model.lease import Lease, PendingCheckpoint, PykclMetadata, Standstill, metadata_for
 from pykcl.model.lease_writes import (
     LeaseWrite,
     adopt,
@@ -69,6 +70,9 @@ def by_heading() -> dict[str, LeaseWrite]:
     created = create(NEW)
     taken = take(_after(created), A[0], _noted(_after(created), A))
     renewed = renew(_after(taken))
+    standing = Standstill(
+        AT_TRIM_HORIZON, 1_790_000_200_000, 1, 10, "E12", "process_records raised KeyError at orders.py:12"
+    )
     here = Checkpoint("49668965000000000000000000000000000000000000000000000018", 3)
     checkpointed = checkpoint(_after(renewed), here)
     prepared = prepare(_after(checkpointed), PendingCheckpoint(here, b"state"))
@@ -86,6 +90,9 @@ def by_heading() -> dict[str, LeaseWrite]:
         ),
         "begin to hand over": begin_hand_over(_after(renewed), B[0]),
         "renew": renewed,
+        "renew with a note": renew(
+            _after(taken), metadata=replace(_noted(_after(taken), A), standstill=standing)
+        ),
         "renew in a fleet of KCL 3.x": renew(_after(taken), "76.173065"),
         "checkpoint": checkpointed,
         "prepare": prepared,

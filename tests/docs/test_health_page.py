@@ -60,7 +60,9 @@ def test_the_command_of_the_container_sees_a_file_that_is_there_old_or_gone(tmp_
     assert str(path) in command
 
     def code():
-        return subprocess.run([shell, "-c", command], capture_output=True, check=False, timeout=20).returncode
+        return subprocess.run(
+            [shell, "-c", command], capture_output=True, check=False, timeout=300
+        ).returncode
 
     assert code() != 0
     HealthFile(path).renew(Verdict(), Verdict(), "running")

@@ -1,9 +1,11 @@
 """What the pages state as facts is compared with the code: options, writes, states, permissions, exit codes, links."""
 
 import ast
+import configparser
 import dataclasses
 import json
 import re
+import tomllib
 from typing import get_args
 
 import option_table
@@ -18,7 +20,8 @@ from pykcl.config import LARGEST_FETCH_BYTES, Config, from_environment
 from pykcl.errors import ConfigError
 from pykcl.metrics.catalog import DIMENSIONS, MetricsLevel
 from pykcl.metrics.catalog import SINKS as METRICS_SINKS
-from pykcl.model.lease import ForeignRow
+from pykcl.model.checkpoint import AT_TRIM_HORIZON
+from pykcl.model.lease import ForeignRow, Standstill
 from pykcl.model.lease_item import FIELD_ATTRIBUTES, LEASE_KEY, parse_row, to_item
 from pykcl.model.lease_writes import release, take
 from pykcl.operate.aws.iam import FOLLOW_ACTIONS, METRICS_ACTIONS
@@ -172,7 +175,8 @@ def test_the_row_table_has_every_attribute_with_its_type():
 
 
 def test_the_private_map_has_exactly_the_keys_of_the_table():
-    note = dataclasses.replace(NEW.metadata, owner="w1", latest_from=1)
+    standing = Standstill(AT_TRIM_HORIZON, 1)
+    note = dataclasses.replace(NEW.metadata, owner="w1", latest_from=1, latest_done="7", standstill=standing)
     written = to_item(NEW.with_(metadata=note))["pykcl"]["M"]
     told = {code(row[0]): row[1] for row in table_under("docs/reference/lease-table.md", "key | type")}
     assert told == {name: next(iter(value)) for name, value in written.items()}
@@ -224,6 +228,19 @@ def test_the_dependencies_of_the_page_are_those_of_the_project():
 
 
 # -- permissions -----------------------------------------------------------------------------------------------
+
+
+def test_the_python_versions_that_are_claimed_are_those_that_tox_tests():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
+    claimed = re.findall(r"Python :: (3\.\d+)", " ".join(project["project"]["classifiers"]))
+    assert project["project"]["requires-python"] == f">={claimed[0]}"
+    assert f"Python {claimed[0]} to {claimed[-1]} are tested" in (ROOT / "README.md").read_text("utf-8")
+    listed = configparser.ConfigParser()
+    listed.read(ROOT / "tox.ini")
+    assert re.findall(r"py3\d+", listed["tox"]["env_list"]) == [
+        f"py{each.replace('.', '')}" for each in claimed
+    ]
+    assert project["tool"]["mypy"]["python_version"] == claimed[0]
 
 
 def test_the_policy_allows_exactly_what_the_code_calls():

@@ -3,6 +3,7 @@
 import ctypes
 import queue
 import shlex
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -25,12 +26,14 @@ from pykcl.errors import (
 )
 from pykcl.event_dispatch import line_of
 from pykcl.events import (
+    CheckpointOverwritten,
     DataLost,
     Event,
     EventLoopBlocked,
     FailureResolved,
     FailureStarted,
     InitialPositionIgnored,
+    KeysIgnored,
     LeaseLost,
     LossReason,
     ProcessorRaised,
@@ -39,6 +42,7 @@ from pykcl.events import (
     ShardEndNotCheckpointed,
     StartingAtLatest,
 )
+from pykcl.health.probes import readiness
 from pykcl.local.errors import AwsError
 from pykcl.local.faults import FaultRule
 from pykcl.testing.fleet import STREAM, TABLE, RecordingProcessor
@@ -113,9 +117,8 @@ def real_worker(heard, processor=None, **options):
             if processor is not None:
                 processor(batch)
 
-    return Worker(
-        TABLE, stream=STREAM, processor=Quiet, on_event=heard, initial_position="TRIM_HORIZON", **options
-    )
+    options.setdefault("initial_position", "TRIM_HORIZON")
+    return Worker(TABLE, stream=STREAM, processor=Quiet, on_event=heard, **options)
 
 
 # -- surroundings ----------------------------------------------------------------------------------------------
@@ -240,6 +243,42 @@ def test_e08_two_processes_with_one_worker_identifier(new_fleet):
     event = told(fleet, LeaseLost, "E08")
     assert event.reason is LossReason.IDENTIFIER_IN_USE
     check(event, "E08", "--worker-id", "host:pid:random")
+
+
+def test_e08_a_second_process_that_holds_no_lease(new_fleet):
+    """All leases name it, so it would stand by for ever, without a word and in good health."""
+    fleet = new_fleet(shards=4)
+    fleet.start("w1")
+    fleet.wait(lambda: fleet.load().get("w1") == 4)
+    second = fleet.start("second", worker_id="w1")
+    event = told(fleet, FailureStarted, "E08")
+    check(event, "E08", "--worker-id", "host:pid:random")
+    fleet.wait(lambda: "worker identifier" in " ".join(readiness(second.status()).why))
+    fleet.simulation.kill("w1")
+    fleet.wait(lambda: len(second.leases) == 4 and readiness(second.status()).is_good)
+    assert [event.what for event in fleet.happened(FailureResolved)] == [
+        "having a worker identifier of its own"
+    ]
+
+
+def test_no_e08_for_a_worker_that_was_killed_and_is_started_again(new_fleet):
+    fleet = new_fleet(shards=4)
+    fleet.start("w1")
+    fleet.wait(lambda: fleet.load().get("w1") == 4)
+    fleet.simulation.kill("w1")
+    again = fleet.start("again", worker_id="w1")
+    fleet.wait(lambda: len(again.leases) == 4)
+    assert not [each for each in fleet.happened(FailureStarted) if each.code == "E08"]
+
+
+def test_e29_a_checkpoint_written_by_hand_under_a_worker(new_fleet):
+    fleet = new_fleet(shards=1)
+    fleet.start("w1")
+    fleet.wait_delivered(fleet.put(3))
+    fleet.wait(lambda: not next(iter(fleet.rows().values())).checkpoint.is_sentinel)
+    row = dict(next(iter(fleet.items().values())))
+    fleet.dynamodb.put_raw(TABLE, {**row, "checkpoint": {"S": "1"}})
+    check(told(fleet, CheckpointOverwritten, "E29"), "E29", "stop the fleet", "pykcl checkpoints reset")
 
 
 def test_e20_too_few_leases_for_the_shards(new_fleet):
@@ -633,13 +672,39 @@ def test_e26_an_async_handler_that_blocks_the_event_loop(new_fleet):
     check(told(fleet, EventLoopBlocked, "E26"), "E26", "to_thread", "concurrency=")
 
 
+def test_e30_a_start_time_that_has_not_come(local_aws):
+    heard, later = Heard(), datetime.now(UTC) + timedelta(hours=1)
+    with real_worker(heard, initial_position=later):
+        check(heard.wait_for("E30", FailureStarted), "E30", "chronyc", "an earlier start")
+
+
+def test_e28_lanes_on_a_stream_that_ignores_partition_keys(new_fleet):
+    fleet = new_fleet(shards=1)
+    fleet.kinesis.delete_stream(STREAM)
+    fleet.kinesis.create_stream(STREAM, 2, mode="ON_DEMAND", distribution="AUTO")
+    fleet.start("w1", processor=handler(lambda record: None, concurrency=4))
+    fleet.put(1)
+    event = told(fleet, KeysIgnored, "E28")
+    check(event, "E28", "USER_PARTITION_KEY")
+    assert event.uses == "concurrency"
+    fleet.simulation.sleep(30)
+    assert len(fleet.happened(KeysIgnored)) == 1, "once for a worker, not for each of its shards"
+
+
+def test_e31_a_shard_that_no_worker_gets_past(new_fleet):
+    fleet = new_fleet(shards=1)
+    fleet.start("w1", retry_timeout=5.0, processor=processors(fleet, process_records=raises_key_error))
+    fleet.put(1)
+    check(told(fleet, RetriesExhausted, "E31"), "E31", f"pykcl doctor --app {TABLE} --stream {STREAM}")
+
+
 # -- all of them -----------------------------------------------------------------------------------------------
 
 
 def test_every_mistake_is_made_above():
     made = {name[5:8].upper() for name in globals() if name.startswith("test_e") and name[6:8].isdigit()}
     assert made == MISTAKES.keys()
-    assert len(made) == 24
+    assert len(made) >= 24
 
 
 def test_a_check_of_this_file_fails_without_code_hint_or_page():

@@ -145,9 +145,7 @@ def test_explain_lists_all_codes():
     ]
 
 
-@pytest.mark.parametrize(
-    ("code", "hint"), [("E99", "Did you mean E19?"), ("E1", "Did you mean E"), ("x", "")]
-)
+@pytest.mark.parametrize(("code", "hint"), [("E99", "Did you mean E"), ("E1", "Did you mean E"), ("x", "")])
 def test_explain_refuses_an_unknown_code_with_the_nearest(code, hint):
     done = explain(code)
     assert done.exit_code == 2

@@ -3,7 +3,10 @@
 import asyncio
 
 from pykcl import AsyncConsumer, Consumer
+from pykcl.testing.fleet import TABLE
 from pykcl.testing.runtime.event_loop import run_coroutine
+
+SHARD = "shardId-000000000000"
 
 
 class AsAsync:
@@ -12,6 +15,7 @@ class AsAsync:
     def __init__(self, consumer):
         self.consumer = consumer
         self.ack, self.stop, self.worker = consumer.ack, consumer.stop, consumer.worker
+        self.lost = consumer.lost
 
     async def __aenter__(self):
         self.consumer.__enter__()
@@ -28,6 +32,17 @@ class AsAsync:
 
     async def aclose(self):
         self.consumer.close()
+
+    @property
+    def ended(self):
+        return self.consumer.ended
+
+    @property
+    def failure(self):
+        return self.consumer.failure
+
+    def decoded(self, kind):
+        return AsAsyncLoop(self.consumer.decoded(kind))
 
     async def reject(self, record, reason=""):
         return self.consumer.reject(record, reason)
@@ -99,3 +114,9 @@ class Consuming:
 
 
 KINDS = [Consumer, AsyncConsumer]
+
+
+def take_the_lease(fleet, shard=SHARD):
+    rows = fleet.dynamodb.tables[TABLE].rows
+    counter = int(rows[shard]["leaseCounter"]["N"]) + 1
+    rows[shard] = {**rows[shard], "leaseOwner": {"S": "somebody"}, "leaseCounter": {"N": str(counter)}}

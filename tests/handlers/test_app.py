@@ -79,7 +79,7 @@ class Program:
             self.words.append(line.split())
 
     def wait(self, *wanted):
-        until = time.monotonic() + 30
+        until = time.monotonic() + 300
         while not all(any(line[: len(each)] == each for line in self.words) for each in wanted):
             assert time.monotonic() < until, self.words
             assert self.process.poll() is None, "it has ended"
@@ -90,7 +90,7 @@ class Program:
         return self.wait_for_the_end()
 
     def wait_for_the_end(self):
-        code = self.process.wait(30)
+        code = self.process.wait(300)
         self._reader.join()
         self.process.stdout.close()
         return code

@@ -3,10 +3,12 @@
 import asyncio
 import contextlib
 import random
+import signal
+from collections import Counter
 from contextlib import aclosing
 
 import pytest
-from consuming import KINDS, Consuming
+from consuming import KINDS, SHARD, Consuming, take_the_lease
 
 from pykcl import AsyncConsumer, ConfigError, Consumer, PyKclError, StreamMissing, TableGone
 from pykcl.events import (
@@ -20,8 +22,6 @@ from pykcl.local.errors import AwsError
 from pykcl.model.checkpoint import Checkpoint
 from pykcl.testing.fleet import STREAM, TABLE
 from pykcl.testing.memory.dynamodb import Fault, throttled, timed_out
-
-SHARD = "shardId-000000000000"
 
 
 @pytest.fixture(params=KINDS, ids=lambda kind: kind.__name__)
@@ -314,6 +314,95 @@ def test_what_nobody_acks_comes_again_and_everything_behind_it(consuming):
     assert all_of.rest() == put[2:]
 
 
+async def does_its_work(consumer, record):
+    await asyncio.sleep(2)
+
+
+async def swallows_the_cancellation(consumer, record):
+    with contextlib.suppress(asyncio.CancelledError):
+        await asyncio.sleep(1000)
+
+
+async def logs_whatever_comes(consumer, record):
+    try:
+        await asyncio.gather(asyncio.sleep(1000), return_exceptions=True)
+    except BaseException as error:  # noqa: BLE001 - as many programs do
+        print(type(error).__name__)
+
+
+async def withdraws_the_cancellation(consumer, record):
+    try:
+        await asyncio.sleep(1000)
+    except asyncio.CancelledError:
+        asyncio.current_task().uncancel()
+
+
+@pytest.mark.parametrize(
+    ("body", "times"),
+    [(swallows_the_cancellation, 2), (logs_whatever_comes, 2), (withdraws_the_cancellation, 1)],
+    ids=lambda each: getattr(each, "__name__", None),
+)
+def test_a_body_that_was_cancelled_and_goes_on_all_the_same_gets_its_record_again(new_fleet, body, times):
+    """Ctrl-C cancels the task that asyncio.run has started, for example."""
+    all_of = Consuming(AsyncConsumer, new_fleet(shards=1))
+    put, got = all_of.fleet.put(5), []
+
+    async def main():
+        async with all_of.open(idle_timeout=5) as consumer:
+            async for record in consumer:
+                got.append(record.data)
+                is_cancelled = record.data == put[2] and got.count(record.data) == 1
+                if is_cancelled:
+                    asyncio.get_running_loop().call_later(1, asyncio.current_task().cancel)
+                await (body if is_cancelled else does_its_work)(consumer, record)
+
+    all_of.run(main())
+    assert got == [*put[:2], *put[2:3] * times, *put[3:]]
+    assert all_of.rest() == []
+
+
+def test_a_program_that_ends_each_body_by_a_cancellation_goes_on_after_the_second_time(new_fleet):
+    """A time-out by hand: nothing would come after the first record that takes too long."""
+    all_of = Consuming(AsyncConsumer, new_fleet(shards=1))
+    put, got = all_of.fleet.put(3), []
+
+    async def main():
+        async with all_of.open(idle_timeout=5) as consumer:
+            async for record in consumer:
+                got.append(record.data)
+                asyncio.get_running_loop().call_later(1, asyncio.current_task().cancel)
+                await swallows_the_cancellation(consumer, record)
+
+    all_of.run(main())
+    assert got == [data for data in put for _ in range(2)]
+    assert all_of.rest() == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_body_that_swallows_what_a_second_signal_raises_settles_nothing(new_fleet, number):
+    all_of = Consuming(Consumer, new_fleet(shards=1))
+    put, got, raised = all_of.fleet.put(4), [], []
+
+    async def main():
+        consumer = all_of.open()
+        async with consumer:
+            async for record in consumer:
+                got.append(record.data)
+                if len(got) < 3:
+                    continue
+                try:
+                    for _ in range(2):
+                        signal.getsignal(number)(number, None)
+                        all_of.simulation.sleep(2)
+                except BaseException as error:  # noqa: BLE001 - as many programs do
+                    raised.append(type(error))
+
+    all_of.run(main())
+    assert got == put[:3]
+    assert raised == [SystemExit if number == signal.SIGTERM else KeyboardInterrupt]
+    assert all_of.rest() == put[2:]
+
+
 # -- dead letters ----------------------------------------------------------------------------------------------
 
 
@@ -357,6 +446,143 @@ def test_a_destination_that_is_down_is_raised_and_the_record_stays_open(consumin
     assert all_of.rest() == put[1:]
 
 
+def keeps_from_the_second_time_on(letters, failed, work=lambda: None):
+    """Return a destination that is down while `failed` is empty: what it got then is there afterwards."""
+
+    def keep(kept):
+        work()
+        if not failed:
+            failed.append(kept)
+            raise OSError("down")
+        letters.extend(kept)
+
+    return keep
+
+
+async def rejects_and_goes_on(consumer, record):
+    """Reject a record as a body that must not end does: it logs whatever comes, and goes on."""
+    try:
+        await consumer.reject(record, "bad")
+    except BaseException as error:  # noqa: BLE001 - as many programs do
+        print(type(error).__name__)
+
+
+def test_a_rejected_record_that_no_destination_keeps_comes_again_though_the_body_goes_on(consuming):
+    """Asking for the next record acks the one before, but not against the program's own word."""
+    all_of = consuming(shards=2)
+    put, letters, got = all_of.fleet.put(12), [], []
+    down_until = all_of.simulation.now + 100
+
+    def keep(kept):
+        if all_of.simulation.now < down_until:
+            raise OSError("down")
+        letters.extend(kept)
+
+    async def main():
+        async with all_of.open(idle_timeout=5, dead_letters=keep) as consumer:
+            async for record in consumer:
+                got.append(record.data)
+                if record.data == put[3]:
+                    await rejects_and_goes_on(consumer, record)
+        return all_of.simulation.now
+
+    ended = all_of.run(main())
+    assert ended >= down_until, "a record that rests is no end of the records"
+    assert [record.data for letter in letters for record in letter.records] == [put[3]]
+    times = Counter(got)
+    assert times.keys() == set(put)
+    assert 5 <= times.pop(put[3]) <= 40, "with growing pauses"
+    assert set(times.values()) == {1}
+    assert all_of.rest() == []
+
+
+def test_a_stop_while_a_rejected_record_is_kept_nowhere_leaves_it_to_the_next_owner(consuming):
+    all_of = consuming()
+    put, attempts = all_of.fleet.put(4), []
+
+    def down(letters):
+        attempts.append(all_of.simulation.now)
+        raise OSError("down")
+
+    async def main():
+        async with all_of.open(dead_letters=down) as consumer:
+            async for record in consumer:
+                if record.data == put[2]:
+                    await rejects_and_goes_on(consumer, record)
+                    if len(attempts) == 3:
+                        consumer.stop()
+
+    all_of.run(main())
+    assert all_of.rest() == put[2:]
+
+
+@pytest.mark.parametrize("wrong", ["no dead_letters", "no record"])
+def test_a_reject_that_is_refused_settles_nothing_though_the_body_goes_on(consuming, wrong):
+    all_of = consuming()
+    put, got = all_of.fleet.put(3), []
+
+    async def main():
+        options = {} if wrong == "no dead_letters" else {"dead_letters": "discard"}
+        async with all_of.open(**options) as consumer:
+            async for record in consumer:
+                got.append(record.data)
+                if record.data == put[1]:
+                    await rejects_and_goes_on(consumer, record if options == {} else record.data)
+                if len(got) == 4:
+                    break
+
+    all_of.run(main())
+    assert got == [put[0], *[put[1]] * 3]
+    assert all_of.rest() == put[1:]
+
+
+def test_a_record_that_was_rejected_in_vain_may_still_be_rejected_or_acked_by_the_body(consuming):
+    all_of = consuming()
+    put, letters, got, failed = all_of.fleet.put(4), [], [], []
+
+    keep = keeps_from_the_second_time_on(letters, failed)
+
+    async def main():
+        async with all_of.open(idle_timeout=5, dead_letters=keep) as consumer:
+            async for record in consumer:
+                got.append(record.data)
+                if record.data in put[1:3]:
+                    failed.clear()
+                    await rejects_and_goes_on(consumer, record)
+                    assert failed
+                if record.data == put[1]:
+                    assert consumer.ack(record) is True
+                if record.data == put[2]:
+                    assert await consumer.reject(record) is True
+
+    all_of.run(main())
+    assert got == put, "nothing comes again"
+    assert len(letters) == 1
+    assert all_of.rest() == []
+
+
+def test_a_reject_whose_await_is_cancelled_settles_nothing_though_the_body_goes_on(new_fleet):
+    all_of = Consuming(AsyncConsumer, new_fleet(shards=1))
+    put, letters, got, failed = all_of.fleet.put(3), [], [], []
+
+    keep = keeps_from_the_second_time_on(letters, failed, lambda: all_of.simulation.sleep(3))
+
+    async def main():
+        async with all_of.open(idle_timeout=20, dead_letters=keep) as consumer:
+            async for record in consumer:
+                got.append(record.data)
+                if record.data == put[1]:
+                    me = asyncio.current_task()
+                    if not failed:
+                        asyncio.get_running_loop().call_later(1, me.cancel)
+                    await rejects_and_goes_on(consumer, record)
+
+    all_of.run(main())
+    assert got == [put[0], put[1], put[1], put[2]]
+    assert len(letters) == 1
+    assert all_of.rest() == []
+
+
 def test_without_dead_letters_reject_says_what_to_set(consuming):
     all_of = consuming()
     put = all_of.fleet.put(1)
@@ -373,12 +599,6 @@ def test_without_dead_letters_reject_says_what_to_set(consuming):
 
 
 # -- shards that move ------------------------------------------------------------------------------------------
-
-
-def take_the_lease(fleet, shard=SHARD):
-    rows = fleet.dynamodb.tables[TABLE].rows
-    counter = int(rows[shard]["leaseCounter"]["N"]) + 1
-    rows[shard] = {**rows[shard], "leaseOwner": {"S": "somebody"}, "leaseCounter": {"N": str(counter)}}
 
 
 def test_of_a_shard_that_was_taken_no_queued_record_is_given_and_no_ack_counts(consuming):

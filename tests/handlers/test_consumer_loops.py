@@ -3,12 +3,15 @@
 import asyncio
 import gc
 import signal
+from dataclasses import dataclass
+from threading import Thread
 
 import pytest
-from consuming import KINDS, Consuming
+from consuming import KINDS, Consuming, take_the_lease
 
-from pykcl import AsyncConsumer, Consumer, PyKclError, Record
-from pykcl.testing.fleet import STREAM
+from pykcl import AsyncConsumer, ConfigError, Consumer, Ended, PyKclError, Record, TableGone
+from pykcl.processor import NotDecoded
+from pykcl.testing.fleet import STREAM, TABLE
 
 
 @pytest.fixture(params=KINDS, ids=lambda kind: kind.__name__)
@@ -219,5 +222,143 @@ def test_records_that_are_done_are_not_kept(consuming):
         async with all_of.open(idle_timeout=5) as consumer:
             assert len([record.data async for record in consumer]) == 200
             assert kept() == []
+
+    all_of.run(main())
+
+
+# -- the reason for the end ----------------------------------------------------------------------------------------
+
+
+def test_ended_names_the_first_reason_and_a_further_loop_may_go_on_after_idle_timeout(consuming):
+    all_of = consuming()
+    all_of.fleet.put(2)
+
+    async def main():
+        async with all_of.open(idle_timeout=5) as consumer:
+            assert consumer.ended is None
+            async for _ in consumer:
+                assert consumer.ended is None
+            assert consumer.ended is Ended.IDLE
+            all_of.fleet.put(2)
+            async for _ in consumer:
+                assert consumer.ended is None
+                consumer.stop()
+            assert consumer.ended is Ended.STOPPED
+        assert consumer.ended is Ended.STOPPED
+        assert consumer.failure is None
+
+    all_of.run(main())
+
+
+def test_ended_distinguishes_leaving_the_loop_from_a_worker_that_was_stopped(consuming):
+    all_of = consuming()
+    all_of.fleet.put(2)
+
+    async def main():
+        async with all_of.open() as consumer:
+            async for _ in consumer:
+                break
+            assert consumer.ended is None
+        assert consumer.ended is Ended.LEFT
+        async with all_of.open("c2") as other:
+            all_of.in_a_thread(stop_soon(other), "c2")
+            async for _ in other:
+                pass
+            assert other.ended is Ended.STOPPED
+
+    async def stop_soon(other):
+        other.worker.stop()
+
+    all_of.run(main())
+
+
+def test_ended_says_failed_and_failure_is_the_error_that_stopped_the_worker(consuming):
+    all_of = consuming()
+    all_of.fleet.put(3)
+
+    async def main():
+        async with all_of.open() as consumer:
+            with pytest.raises(TableGone) as raised:
+                async for _ in consumer:
+                    all_of.fleet.dynamodb.tables.pop(TABLE, None)
+            assert consumer.ended is Ended.FAILED
+            assert consumer.failure is raised.value
+
+    all_of.run(main())
+
+
+# -- a lease that is lost ------------------------------------------------------------------------------------------
+
+
+def test_the_body_of_a_loop_sees_that_the_lease_of_its_record_is_lost(consuming):
+    all_of = consuming()
+    fleet = all_of.fleet
+    fleet.put(2)
+    seen = []
+
+    async def main():
+        async with all_of.open(idle_timeout=40, failover_time=5) as consumer:
+            async for record in consumer:
+                if seen:
+                    continue
+                assert consumer.lost(record) is False
+                take_the_lease(fleet, record.shard_id)
+                while not consumer.lost(record):
+                    await all_of.sleep(0.1)
+                seen.append(record)
+                assert consumer.ack(record) is False
+
+    all_of.run(main())
+    assert len(seen) == 1
+
+
+# -- decoded records -----------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Order:
+    id: int
+
+
+def test_decoded_gives_values_with_their_records_and_what_does_not_decode_becomes_a_letter(consuming):
+    all_of = consuming()
+    fleet, letters, got = all_of.fleet, [], []
+    for data in (b'{"id": 1}', b'{"id": "x"}', b"[", b'{"id": 4}'):
+        fleet.kinesis.put_record(STREAM, data, "k")
+
+    async def main():
+        async with all_of.open(idle_timeout=5, dead_letters=letters.extend) as consumer:
+            async for order, record in consumer.decoded(Order):
+                got.append((order, record.data))
+
+    all_of.run(main())
+    assert got == [(Order(1), b'{"id": 1}'), (Order(4), b'{"id": 4}')]
+    assert [letter.records[0].data for letter in letters] == [b'{"id": "x"}', b"["]
+    assert all(letter.reason.startswith("does not decode: ") for letter in letters)
+    assert all_of.rest() == []
+
+
+def test_without_dead_letters_what_does_not_decode_leaves_the_loop_and_stays_open(consuming):
+    all_of = consuming()
+    for data in (b'{"id": 1}', b"[", b'{"id": 3}'):
+        all_of.fleet.kinesis.put_record(STREAM, data, "k")
+
+    async def main():
+        async with all_of.open() as consumer:
+            with pytest.raises(NotDecoded):
+                async for order, _ in consumer.decoded(Order):
+                    assert order == Order(1)
+
+    all_of.run(main())
+    assert all_of.rest() == [b"[", b'{"id": 3}']
+
+
+def test_a_kind_without_a_decoder_is_refused_before_the_first_record(consuming):
+    all_of = consuming()
+
+    async def main():
+        async with all_of.open() as consumer:
+            with pytest.raises(ConfigError, match=r"decoded: .*Thread has no decoder. Do: use Record"):
+                consumer.decoded(Thread)
 
     all_of.run(main())

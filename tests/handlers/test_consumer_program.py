@@ -31,6 +31,31 @@ with Consumer("orders-app", stream="orders", initial_position="TRIM_HORIZON", fa
         say("done", record.text())
 say("left", *(each.name for each in threading.enumerate() if each.name.startswith("pykcl")))
 """
+PAIR = """
+import signal, threading
+from pykcl import Consumer, Ended
+
+def say(*words):
+    print(*words, flush=True)
+
+def consume(consumer):
+    for record in consumer:
+        say("got", record.text())
+    say("ended", consumer.ended.name)
+
+options = dict(initial_position="TRIM_HORIZON", failover_time=5)
+first = Consumer("orders-app", stream="orders", **options)
+second = Consumer("audit-app", stream="orders", **options)
+first.__enter__()
+with second:
+    other = threading.Thread(target=consume, args=(second,))
+    other.start()
+    consume(first)
+    first.__exit__(None, None, None)
+    say("handler", signal.getsignal(signal.SIGTERM) is signal.SIG_DFL)
+    other.join()
+say("handler", signal.getsignal(signal.SIGTERM) is signal.SIG_DFL)
+"""
 ASYNC = """
 import asyncio, signal, sys, threading
 from pykcl import AsyncConsumer
@@ -112,6 +137,14 @@ def test_a_signal_ends_the_loop_behind_the_record_at_hand_and_a_second_one_at_on
     assert lines(after, "got") == ["e"]
 
 
+def test_a_signal_ends_the_loops_of_all_consumers_of_a_process(program):
+    pair = program(PAIR)
+    pair.wait(lambda: len(lines(pair, "got")) == 10)
+    assert pair.stop() == 0, pair.err.read_text()
+    assert lines(pair, "ended") == ["SIGNAL", "SIGNAL"]
+    assert lines(pair, "handler") == ["False", "True"], "the last consumer that leaves gives the signals back"
+
+
 def test_a_handler_of_the_program_stays_in_force(program):
     own = program(SYNC, "c", "own")
     own.wait_for("slow", own.out)
@@ -152,3 +185,75 @@ def test_after_kill_9_the_record_at_hand_comes_again_and_no_record_is_missing(pr
     after = program(source, "none")
     after.wait_for("done h", after.out)
     assert lines(after, "got") == ["e", "f", "g", "h"]
+
+
+FORKING = """
+import os, sys
+from pykcl import Consumer
+
+def say(*words):
+    os.write(1, (" ".join(map(str, words)) + "\\n").encode())
+
+with Consumer("orders-app", stream="orders", initial_position="TRIM_HORIZON", failover_time=5) as consumer:
+    kept = None
+    for record in consumer:
+        say("got", os.getpid(), record.text())
+        if record.text() == "b":
+            child = os.fork()
+            if child:
+                say("parent", os.getpid())
+                say("ended", os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+            elif sys.argv[1] == "acks":
+                consumer.ack(record)
+            elif sys.argv[1] == "leaves":
+                break
+            # Else it goes on, and asks for the next record.
+        if record.text() == "e":
+            break
+say("left", os.getpid())
+"""
+
+
+@pytest.mark.parametrize(("what", "code"), [("goes on", 1), ("acks", 1), ("leaves", 0)])
+def test_a_process_that_is_forked_in_the_loop_gets_no_record_and_settles_none(program, kinesis, what, code):
+    """It has a copy of what is queued: each record that it got would be processed twice, and settled by nobody."""
+    forking = program(FORKING, what)
+    assert forking.process.wait(60) == 0, forking.err.read_text()
+    said = [line.split() for line in forking.out.read_text().splitlines()]
+    (parent,) = {pid for word, pid, *_ in said if word == "parent"}
+    assert [text for word, pid, *text in said if word == "got" and pid == parent] == [
+        [each] for each in "abcde"
+    ]
+    assert [pid for word, pid, *_ in said if word == "got" and pid != parent] == []
+    assert ["ended", str(code)] in said
+    assert forking.err.read_text().count("forked from the one that entered the Consumer") == (code == 1)
+    assert checkpoint_of(kinesis).isdecimal()
+
+
+FORKING_ASYNC = """
+import asyncio, os
+from pykcl import AsyncConsumer, PyKclError
+
+async def main():
+    async with AsyncConsumer("orders-app", stream="orders", initial_position="TRIM_HORIZON") as consumer:
+        async for record in consumer:
+            if record.text() == "e":
+                break
+            child = os.fork()
+            if not child:
+                try:
+                    await anext(consumer)
+                except PyKclError as error:
+                    # What asyncio would do at the end of a forked process reaches the loop of the other one.
+                    os._exit(7 if "forked" in str(error) else 1)
+                os._exit(0)
+            print("ended", os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+
+asyncio.run(main())
+"""
+
+
+def test_a_process_that_is_forked_in_an_async_loop_gets_no_record(program):
+    forking = program(FORKING_ASYNC)
+    assert forking.process.wait(60) == 0, forking.err.read_text()
+    assert forking.out.read_text().splitlines() == ["ended 7"] * 4

@@ -13,6 +13,7 @@ from pykcl import Record, Reject, TemporaryError, handler
 from pykcl.events import BatchSkipped, BatchSplit, RecordsDiscarded, RetriesExhausted
 from pykcl.handlers.decode import NoDecoder, decoder_of, refuse
 from pykcl.model.dead_letter import Condition
+from pykcl.model.metered_json import NotJson
 from pykcl.processor import NotDecoded
 from pykcl.testing import records, run_processor
 from pykcl.testing.fleet import STREAM
@@ -44,12 +45,24 @@ POISON = {
     "bad JSON": b'{"id": 1',
     "wrong schema": b'[{"id": 1}]',
     "a megabyte of [": b"[" * 1_000_000,
+    "a field that is nested deeply": b'{"id": 1, "more": ' + b"[" * 300 + b"]" * 300 + b"}",
     "NaN": b"NaN",
     "NaN inside": b'{"id": NaN}',
     "-Infinity": b'{"id": -Infinity}',
     "empty": b"",
 }
 FORMS = [dict, dict[str, int], Typed, Data, Model, Struct]
+
+
+@pytest.mark.parametrize("kind", [*FORMS, Any])
+@pytest.mark.parametrize(
+    "more", [b"[" * 201 + b"]" * 201, b"[" + b"[]," * 500_000 + b"0]"], ids=["levels", "values"]
+)
+def test_json_beyond_the_limits_is_refused_by_every_form(kind, more):
+    with pytest.raises(NotJson):
+        decoder_of(kind)(b'{"id": 1, "more": ' + more + b"}")
+    with pytest.raises(ValueError, match=r"levels|values"):
+        Record(more, "k", "1", 0.0, SHARD, STREAM).json()
 
 
 def of(kind, body):

@@ -177,9 +177,29 @@ def test_a_pattern_may_also_be_given_as_an_object():
     assert criteria_of({"Filters": [{"Pattern": {"data": {"a": [1]}}}]})(record({"a": 1}), SOURCE)
 
 
-def test_json_that_is_too_deep_to_read_is_an_error_of_the_filter_and_no_drop():
-    with pytest.raises(RecursionError):
-        passes({"data": {"a": [1]}}, b"[" * 100_000)
+@pytest.mark.parametrize("levels", [201, 900, 1000, 100_000])
+@pytest.mark.parametrize("level", [b"[", b'{"a":'])
+def test_data_that_is_nested_too_deeply_is_not_valid_json(levels, level):
+    """One record of a kilobyte raised RecursionError at each attempt, and its shard stood for good."""
+    for data in (level * levels, level * levels + b"1" + {b"[": b"]"}.get(level, b"}") * levels):
+        assert not passes({"data": {"a": [1]}}, data)
+        assert not passes({"data": {"a": [{"exists": False}]}}, data)
+        assert passes({"partitionKey": ["1"]}, data)
+        assert passes({"$or": [{"partitionKey": ["1"]}, {"data": {"a": [1]}}]}, data)
+
+
+def test_lists_within_lists_are_searched_as_deeply_as_they_are_read():
+    data = b'{"a":' + b"[" * 199 + b"1" + b"]" * 199 + b"}"
+    assert passes({"data": {"a": [1]}}, data)
+    assert not passes({"data": {"a": [2]}}, data)
+    pattern = {"a": [1]}
+    for _ in range(90):
+        pattern = {"a": pattern}
+    assert passes({"data": pattern}, b'{"a":[' * 91 + b"1" + b"]}" * 91)
+
+
+def test_data_with_more_values_than_are_read_is_not_valid_json():
+    assert not passes({"data": {"a": [{"exists": False}]}}, b'{"b":[' + b"[]," * 500_000 + b"1]}")
 
 
 AT = "FilterCriteria.Filters[0].Pattern"

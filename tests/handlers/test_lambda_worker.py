@@ -278,7 +278,7 @@ def test_turns_go_in_the_order_of_asking():
             while turns.count(SYSTEM) < number + 2:
                 time.sleep(0)
     for thread in waiting:
-        thread.join(10)
+        thread.join(300)
     assert order == list(range(5))
 
 

@@ -7,7 +7,9 @@ import signal
 import sys
 import threading
 from collections import Counter, defaultdict
+from contextlib import suppress
 from typing import Any
+from zlib import crc32
 
 import pytest
 from click.testing import CliRunner
@@ -22,6 +24,7 @@ from pykcl import (
     RecordProcessor,
     Reject,
     RestartShard,
+    StopTimedOut,
     TemporaryError,
     handler,
     lambda_processor,
@@ -45,6 +48,7 @@ from pykcl.processor import InitializationInput
 from pykcl.runtime import SystemRuntime
 from pykcl.testing import RunFailed, SimulatedClock, records, run_processor
 from pykcl.testing.fleet import STREAM, TABLE
+from pykcl.testing.memory.dynamodb import Fault
 from pykcl.testing.runtime.scheduler import SimulatedRuntime
 from pykcl.worker.checkpointer import Progress
 from pykcl.worker.worker import Worker
@@ -274,6 +278,25 @@ def test_a_failure_stops_its_lane_alone_and_other_keys_go_on_to_the_end_of_the_p
     assert sum(shop.calls.values()) == 81
 
 
+def test_the_share_of_the_largest_lane_is_that_of_the_batch_and_not_of_what_is_tried_again():
+    keys, tries = one_key_for_each_lane(4), Counter()
+
+    def on_record(record: Record):
+        tries[record.json()] += 1
+        if record.json() == 2 and tries[2] < 3:
+            raise ValueError("not yet")
+
+    made = handler(on_record, concurrency=4)()
+
+    def in_lanes():
+        return made
+
+    given = records(*range(40), partition_key=lambda number: keys[number % 4])
+    result = run_processor(in_lanes, given, end="idle")
+    assert len(result.batches) == 3
+    assert made.lane_share == 0.25
+
+
 @pytest.mark.parametrize(("way", "concurrency"), LANES)
 def test_a_record_that_always_fails_hands_the_lease_back_at_the_first_that_is_open(way, concurrency):
     def fails(record, attempt):
@@ -320,7 +343,7 @@ def test_a_lane_that_gets_no_thread_is_tried_again_once_the_others_have_ended(ne
     def few(runtime, name, body):
         if name.startswith("pykcl-lane-"):
             if len(spawned) == 3:
-                raise RuntimeError("can't start new thread")
+                raise TemporaryError("can't start new thread")
             spawned.append(name)
         return spawn(runtime, name, body)
 
@@ -403,6 +426,175 @@ def test_dead_letters_in_a_row_and_max_record_age_are_as_for_one_lane(way, concu
     assert sorted(number for _, numbers in letters(result) for number in numbers) == list(range(8))
 
 
+@pytest.mark.parametrize(("way", "concurrency"), [("plain", 64), ("async", 64)])
+@pytest.mark.parametrize("max_attempts", [1, 3])
+def test_a_few_bad_records_among_good_ones_are_not_in_a_row_though_many_lanes_fail_at_once(
+    way, concurrency, max_attempts
+):
+    def fails(record, attempt):
+        if record.json() % 25 == 0:
+            raise ValueError("poison")
+
+    shop = Shop(fails)
+    result = run_processor(
+        shop.of(way, concurrency), orders(2_000, 500), max_attempts=max_attempts, dead_letters_in_a_row=10
+    )
+    bad = range(0, 2_000, 25)
+    assert sorted(letters(result)) == [("RetryAttemptsExhausted", [number]) for number in bad]
+    assert not happened(result, RetriesExhausted)
+    assert shop.seen == in_order(set(range(2_000)) - set(bad), 500)
+
+
+@pytest.mark.parametrize(("way", "concurrency"), [("plain", 8), ("async", 8)])
+def test_letters_of_lanes_that_fail_at_once_come_in_order_of_position(way, concurrency):
+    def fails(record, attempt):
+        if record.json() < 40:
+            raise ValueError("poison")
+
+    result = run_processor(
+        Shop(fails).of(way, concurrency), orders(80, 40), max_attempts=1, dead_letters_in_a_row=0
+    )
+    given_up = [number for _, (number,) in letters(result)]
+    assert sorted(given_up) == list(range(40))
+    # The first record of each lane fails in the first round, and so on.
+    lanes = {crc32(b"key-%d" % number) % concurrency for number in range(40)}
+    assert given_up[: len(lanes)] == sorted(given_up[: len(lanes)])
+
+
+@pytest.mark.parametrize(("way", "concurrency"), LANES)
+@pytest.mark.parametrize("limit", [1, 5])
+def test_where_all_records_fail_each_hand_back_leaves_its_letters_behind_the_checkpoint(
+    new_fleet, way, concurrency, limit
+):
+    """Else a shard whose records all fail would be delivered for ever, and each letter written again and again."""
+    fleet, kept, broken = new_fleet(shards=1), [], [True]
+
+    def plain(record: Record):
+        if broken:
+            raise ValueError("the database is down")
+
+    async def asynchronous(record: Record):
+        plain(record)
+
+    put(fleet, 60)
+    made = handler(plain if way == "plain" else asynchronous, concurrency=concurrency)
+    fleet.start(
+        "w1",
+        processor=made,
+        max_attempts=1,
+        dead_letters_in_a_row=limit,
+        retry_timeout=10.0,
+        dead_letters=lambda sent: kept.extend(r.json() for letter in sent for r in letter.records),
+    )
+    lows = []
+    for _ in range(3):
+        count = len(fleet.happened(RetriesExhausted))
+        while len(fleet.happened(RetriesExhausted)) == count:
+            fleet.simulation.sleep(1)
+        lows.append(checkpoint(fleet))
+        assert len(kept) <= (count + 1) * (limit + concurrency)
+    assert lows == sorted(lows)
+    assert len(set(lows)) == 3, "progress at each hand-back"
+    assert not lows[0].is_sentinel
+    broken.clear()
+    fleet.simulation.sleep(60)
+    assert len({*kept}) >= 3
+
+
+@pytest.mark.parametrize(("way", "concurrency"), [("plain", 8), ("async", 8)])
+def test_the_bad_records_of_one_key_are_not_in_a_row_where_the_others_between_them_are_good(way, concurrency):
+    """At the end of the batch its lane is the only one left, and all its calls fail."""
+    keys = one_key_for_each_lane(concurrency)
+
+    def fails(record, attempt):
+        if record.partition_key == keys[3]:
+            raise ValueError("its sensor is broken")
+
+    given = records(*range(320), partition_key=lambda number: keys[number % 8])
+    result = run_processor(Shop(fails).of(way, concurrency), given, max_attempts=1, dead_letters_in_a_row=10)
+    assert letters(result) == [("RetryAttemptsExhausted", [number]) for number in range(3, 320, 8)]
+    assert not happened(result, RetriesExhausted)
+
+
+@pytest.mark.parametrize(("bad", "goes_back"), [(1, False), (4, True)])
+def test_records_of_one_letter_are_not_in_a_row_where_those_of_other_lanes_lie_between(bad, goes_back):
+    keys = one_key_for_each_lane(4)
+
+    def on_batch(batch: Batch):
+        if batch[0].partition_key in keys[:bad]:
+            raise ValueError("its sensor is broken")
+
+    given = records(*range(40), partition_key=lambda number: keys[number % 4])
+    made, options = handler(on_batch, concurrency=4), {"max_attempts": 1, "dead_letters_in_a_row": 5}
+    if goes_back:
+        with pytest.raises(RunFailed):
+            run_processor(made, given, timeout=20.0, **options)
+    else:
+        result = run_processor(made, given, **options)
+        assert letters(result) == [("RetryAttemptsExhausted", list(range(0, 40, 4)))]
+        assert not happened(result, RetriesExhausted)
+
+
+@pytest.mark.parametrize(("way", "concurrency"), LANES)
+@pytest.mark.parametrize("max_attempts", [1, 3])
+def test_a_database_that_goes_down_amid_a_batch_costs_few_records_beyond_the_limit(
+    new_fleet, way, concurrency, max_attempts
+):
+    fleet, kept, calls = new_fleet(shards=1), [], Counter()
+
+    def plain(record: Record):
+        calls[record.json()] += 1
+        if sum(calls.values()) > 200:
+            raise ValueError("the database is down")
+
+    async def asynchronous(record: Record):
+        await asyncio.sleep(0.01)
+        plain(record)
+
+    put(fleet, 400)
+    made = handler(plain if way == "plain" else asynchronous, concurrency=concurrency)
+    fleet.start(
+        "w1",
+        processor=made,
+        max_attempts=max_attempts,
+        dead_letters_in_a_row=10,
+        dead_letters=lambda sent: kept.extend(r.json() for letter in sent for r in letter.records),
+    )
+    while not fleet.happened(RetriesExhausted):
+        fleet.simulation.sleep(1)
+    assert 10 <= len(kept) <= 10 + 2 * concurrency
+
+
+@pytest.mark.parametrize(("way", "concurrency"), [("plain", 8), ("async", 8)])
+def test_what_is_to_be_given_up_becomes_a_letter_before_another_lane_hands_the_lease_back(
+    new_fleet, way, concurrency
+):
+    fleet, kept = new_fleet(shards=1), []
+
+    def plain(record: Record):
+        if record.json() == 5:
+            raise TemporaryError("away for long")
+        if record.json() < 5:
+            raise Reject("unknown product")
+
+    async def asynchronous(record: Record):
+        plain(record)
+
+    put(fleet, 8)
+    made = handler(plain if way == "plain" else asynchronous, concurrency=concurrency)
+    fleet.start(
+        "w1",
+        processor=made,
+        max_attempts=1,
+        retry_timeout=0.01,
+        dead_letters=lambda sent: kept.extend(r.json() for letter in sent for r in letter.records),
+    )
+    while not fleet.happened(RetriesExhausted):
+        fleet.simulation.sleep(1)
+    assert sorted(kept) == [0, 1, 2, 3, 4]
+    assert not checkpoint(fleet).is_sentinel
+
+
 @pytest.mark.parametrize(("way", "concurrency"), LANES)
 def test_on_error_skip_gives_up_the_record_that_failed_and_raise_stops_the_worker(way, concurrency):
     def fails(record, attempt):
@@ -430,6 +622,37 @@ def test_restart_shard_in_a_lane_begins_anew_with_another_instance():
     result = run_processor(handler(fails, concurrency=4), orders(30, 10))
     assert [call.method for call in result.calls].count("initialize") == 2
     assert set(done) == set(range(30))
+
+
+@pytest.mark.parametrize(("way", "concurrency"), LANES)
+def test_restarts_in_several_lanes_end_their_series_once_the_first_open_record_is_done(way, concurrency):
+    """Each instance gets a little further, though none of them gets through a batch."""
+    restarted = set()
+
+    def fails(record, attempt):
+        if record.json() % 4 == 0 and record.json() not in restarted:
+            restarted.add(record.json())
+            raise RestartShard("its child has died")
+
+    shop = Shop(fails)
+    result = run_processor(shop.of(way, concurrency), orders(80, 80), retry_timeout=2.0)
+    assert len(restarted) == 20
+    assert result.seconds > 2.0
+    assert not happened(result, RetriesExhausted)
+    assert result.lost == 0
+
+
+@pytest.mark.parametrize(("way", "concurrency"), LANES)
+def test_a_record_at_which_each_instance_restarts_hands_the_lease_back(way, concurrency):
+    def fails(record, attempt):
+        if record.json() == 10:
+            raise RestartShard("its child has died")
+
+    shop = Shop(fails)
+    with pytest.raises(RunFailed):
+        run_processor(shop.of(way, concurrency), orders(20, 20), retry_timeout=5.0, timeout=60.0)
+    assert shop.calls[10] > 3
+    assert set(range(10)) <= {number for numbers in shop.seen.values() for number in numbers}
 
 
 @pytest.mark.parametrize("is_async", [False, True])
@@ -600,6 +823,124 @@ def test_b3_a_stop_cancels_what_runs_at_the_end_of_the_grace_and_settles_it_not(
     assert [task.name for task in fleet.simulation.unfinished("w1") if task.name.startswith("pykcl-")] == []
 
 
+async def suppresses(work):
+    with suppress(asyncio.CancelledError):
+        await work
+
+
+async def logs_whatever_comes(work):
+    try:
+        await work
+    except BaseException as error:  # noqa: BLE001 - as many programs do
+        print(type(error).__name__)
+
+
+async def waits_for_a_task_of_its_own(work):
+    await asyncio.wait([asyncio.ensure_future(suppresses(work))])
+
+
+async def gathers(work):
+    try:
+        await asyncio.gather(work, return_exceptions=True)
+    except asyncio.CancelledError:
+        return "a result"
+
+
+async def answers_late(work):
+    await suppresses(work)
+    await asyncio.sleep(0.3)
+
+
+async def raises_another_error(work):
+    try:
+        await work
+    except asyncio.CancelledError:
+        raise ValueError("no answer") from None
+
+
+SWALLOWS = [
+    suppresses,
+    logs_whatever_comes,
+    waits_for_a_task_of_its_own,
+    gathers,
+    answers_late,
+    raises_another_error,
+]
+
+
+@pytest.mark.parametrize("concurrency", [1, 8])
+@pytest.mark.parametrize("swallow", SWALLOWS)
+@pytest.mark.parametrize("takes", ["records", "batches"])
+def test_a_call_that_a_stop_broke_off_is_not_done_however_it_ends(new_fleet, takes, swallow, concurrency):
+    fleet = new_fleet(shards=1)
+    is_one_call = takes == "batches" and concurrency == 1
+    done, begun = [], []
+
+    async def work(number):
+        begun.append(number)
+        await asyncio.sleep(1 if number == 0 and not is_one_call else 1_000)
+        done.append(number)
+
+    async def on_record(record: Record):
+        await swallow(work(record.json()))
+
+    async def on_batch(batch: list[Any]):
+        await swallow(work(batch[0]))
+        done.extend(batch[1:] if batch[0] in done else [])
+
+    put(fleet, 8)
+    broken_off = handler(on_record if takes == "records" else on_batch, concurrency=concurrency)
+    worker = fleet.start("w1", processor=broken_off, shutdown_grace=5.0)
+    fleet.simulation.sleep(6)
+    worker.stop()
+    fleet.simulation.sleep(5)
+    assert set(begun) > set(done), "a call was broken off"
+    before = list(done)
+
+    async def goes_well(record: Record):
+        done.append(record.json())
+
+    fleet.start("w2", processor=handler(goes_well))
+    fleet.simulation.sleep(60)
+    assert sorted(set(done)) == list(range(8))
+    if before[:1] == [0]:
+        assert done.count(0) == 1, "what had returned before is settled"
+
+
+def test_a_call_that_the_end_of_the_event_loop_broke_off_is_not_done(new_fleet):
+    """The thread of its shard waits for a checkpoint until the grace is over, so that nobody cancels before that."""
+    fleet = new_fleet(shards=1)
+    begun, done = [], []
+
+    async def on_record(record: Record):
+        begun.append(record.json())
+        with suppress(asyncio.CancelledError):
+            await asyncio.sleep(5 if record.json() == 0 else 1_000)
+            done.append(record.json())
+
+    put(fleet, 8)
+    worker = fleet.start("w1", processor=handler(on_record, concurrency=8), shutdown_grace=3.0)
+    while not begun:
+        fleet.simulation.sleep(0.1)
+    fleet.simulation.sleep(4)
+    answers = fleet.dynamodb.fault
+    fleet.dynamodb.fault = lambda operation, params: Fault(late_answer=6)
+    fleet.simulation.sleep(1.5)
+    with pytest.raises(StopTimedOut):
+        worker.stop()
+    fleet.dynamodb.fault = answers
+    fleet.simulation.sleep(30)
+    assert len(begun) > 1
+    assert done == [0]
+
+    async def goes_well(record: Record):
+        done.append(record.json())
+
+    fleet.start("w2", processor=handler(goes_well))
+    fleet.simulation.sleep(60)
+    assert sorted(set(done)) == list(range(8))
+
+
 @pytest.mark.parametrize(("way", "concurrency"), LANES)
 def test_a_call_that_does_not_return_is_reported_with_its_own_stack(new_fleet, way, concurrency):
     fleet = new_fleet(shards=1)
@@ -734,6 +1075,23 @@ def test_b4_many_shards_share_one_loop():
     for numbers in seen.values():
         first = list(dict.fromkeys(numbers))
         assert first == sorted(first)
+
+
+@pytest.mark.parametrize("concurrency", [1, 4])
+def test_an_async_handler_that_never_waits_gives_way_to_its_neighbours_between_two_records(concurrency):
+    """Its call alone may hold up the loop, but not all of its batch: another shard, and another handler, has a turn."""
+    order = []
+
+    async def on_record(record: Record):
+        CLOCK.advance(0.05)
+        order.append((record.shard_id, record.json()))
+
+    result = run_processor(handler(on_record, concurrency=concurrency), orders(200, 200), shards=2)
+    assert result.lost == 0
+    assert len(result.batches) == 2, "each shard has one batch"
+    first, other = order[0][0], [at for at, (shard, _) in enumerate(order) if shard != order[0][0]]
+    assert other[0] < 10, f"the neighbour of {first} waited for {other[0]} records"
+    assert not happened(result, EventLoopBlocked)
 
 
 @pytest.mark.parametrize("concurrency", [1, 8])
@@ -944,7 +1302,7 @@ def test_a4_7_the_command_refuses_what_it_cannot_do(words, said):
 
 @pytest.mark.parametrize("way", ["plain", "async"])
 def test_b3_real_threads_and_a_real_loop_end_with_the_worker(worker, kinesis, way):
-    seen, gate = [], threading.Barrier(4, timeout=30)
+    seen, gate = [], threading.Barrier(4, timeout=300)
 
     def plain(record: Record):
         # Passes only if four calls run at the same time.
@@ -971,8 +1329,73 @@ def test_b3_real_threads_and_a_real_loop_end_with_the_worker(worker, kinesis, wa
     assert not [thread.name for thread in left if thread.name.startswith("pykcl-")]
     for thread in left:
         # Those of asyncio.to_thread are asked to end, and not waited for.
-        thread.join(10)
+        thread.join(300)
         assert not thread.is_alive()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("way", ["plain", "async"])
+def test_three_bad_records_in_a_hundred_end_in_one_letter_each_in_256_real_lanes(worker, kinesis, way):
+    bad, kept, seen = range(0, 10_000, 33), [], Counter()
+
+    def plain(record: Record):
+        number = record.json()
+        if number in bad:
+            raise ValueError("poison")
+        seen[number] += 1
+
+    async def asynchronous(record: Record):
+        await asyncio.sleep(0)
+        plain(record)
+
+    kinesis.create_stream("orders", shards=1)
+    kinesis.put("orders", *range(10_000), partition_key=lambda number: f"key-{number}")
+    running = worker(
+        handler(plain if way == "plain" else asynchronous, concurrency=256),
+        "orders",
+        max_attempts=2,
+        dead_letters=lambda sent: kept.extend(record.json() for letter in sent for record in letter.records),
+    )
+    result = running.wait_checkpointed(timeout=300)
+    print(f"{way}: {result.seconds:.1f} s")
+    assert sorted(kept) == list(bad)
+    assert seen == Counter(set(range(10_000)) - set(bad))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("swallow", [suppresses, logs_whatever_comes, gathers])
+@pytest.mark.parametrize("concurrency", [1, 8])
+def test_three_stops_in_a_row_lose_nothing_though_the_handler_swallows_their_cancellation(
+    worker, kinesis, swallow, concurrency
+):
+    """In real threads and a real event loop. Each worker is given more of the records that do not end for it."""
+    done, quick = Counter(), 0
+    hangs = threading.Event()
+
+    async def work(number):
+        if number >= quick:
+            hangs.set()
+            await asyncio.sleep(3600)
+        done[number] += 1
+
+    async def on_record(record: Record):
+        await swallow(work(record.json()))
+
+    kinesis.create_stream("orders", shards=2)
+    kinesis.put("orders", *range(200), partition_key=lambda number: f"key-{number}")
+    made = handler(on_record, concurrency=concurrency)
+    for _ in range(3):
+        quick += 40
+        hangs.clear()
+        running = worker(made, "orders", shutdown_grace=2.0, failover_time=5.0)
+        assert hangs.wait(120)
+        running.stop()
+    before, quick = Counter(done), 200
+    worker(made, "orders", failover_time=5.0).wait_checkpointed(timeout=240)
+    assert before.keys() < done.keys()
+    assert done.keys() == set(range(200))
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")

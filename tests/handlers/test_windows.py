@@ -5,7 +5,7 @@ import random
 from base64 import b64decode
 from collections import defaultdict
 from copy import deepcopy
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
 from types import SimpleNamespace
@@ -42,7 +42,7 @@ from pykcl.worker.window_delivery import WindowDelivery
 DOCUMENTED = json.loads(
     (Path(__file__).parents[1] / "fixtures" / "lambda_kinesis_window_event.json").read_text("utf-8")
 )
-T = datetime(2026, 1, 2, 3, 4, tzinfo=timezone.utc)
+T = datetime(2026, 1, 2, 3, 4, tzinfo=UTC)
 
 
 def at(second, *values):
@@ -178,6 +178,15 @@ def test_a_window_that_was_closed_does_not_come_back_for_a_late_record(state, is
     assert [len(run) for run in windows.runs([late, next_one])] == [1, 1]
     windows.open_for(late)
     assert windows.window(SHARD).start.timestamp() == opened
+    assert windows.ends_before(next_one)
+
+
+def test_the_next_owner_knows_no_closed_window_and_a_late_record_that_comes_first_has_one_for_itself():
+    """As the guide says: which windows are closed stands in no row. Only what arrived two minutes late can do so."""
+    windows = handler(Sums(), window=60)().windows
+    late, next_one = Record(b"2", "k", "2", 59_000.0), Record(b"3", "k", "3", 181_000.0)
+    windows.open_for(late)
+    assert windows.window(SHARD).start.timestamp() == 0
     assert windows.ends_before(next_one)
 
 

@@ -16,7 +16,7 @@ from pykcl.health.service import HealthFile, HealthService
 GOOD, BAD = Verdict(), Verdict(("thread pykcl-manager died of KeyError",))
 
 
-def until(condition, what, seconds=10.0):
+def until(condition, what, seconds=300):
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, f"{what} did not come"

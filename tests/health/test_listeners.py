@@ -4,6 +4,7 @@ import threading
 
 import pytest
 
+from pykcl.errors import TemporaryError
 from pykcl.event_dispatch import EventFan, EventsDropped, Relay
 from pykcl.events import (
     Checkpointed,
@@ -221,7 +222,7 @@ def test_no_thread_to_be_had_is_told_and_the_next_event_tries_again(caplog):
         def spawn(self, name, body):
             self.tries += 1
             if self.tries == 1:
-                raise RuntimeError("can't start new thread")
+                raise TemporaryError("can't start new thread")
             return super().spawn(name, body)
 
     heard = []

@@ -33,7 +33,7 @@ def test_a_loop_is_overdue_from_when_it_meant_to_begin_again():
 def test_how_a_loop_ended_is_told(body, state, died_of):
     told, runtime = [], SystemRuntime()
     pulse = ThreadHeartbeat("loop", runtime, patience=0.0)
-    pulse.spawn(body, told.append).join(10)
+    pulse.spawn(body, told.append).join(300)
     found = pulse.status(runtime.monotonic())
     assert (found.state, found.died_of) == (state, died_of)
     assert [type(error) for error in told] == ([InternalError] if died_of else [])

@@ -23,7 +23,7 @@ JSON = {"Content-Type": "application/json"}
 
 def ask(aws, headers, body=b"{}", *, method="POST", path="/", host="127.0.0.1"):
     """Status and answer, as text."""
-    connection = http.client.HTTPConnection(host, aws.port, timeout=10)
+    connection = http.client.HTTPConnection(host, aws.port, timeout=300)
     try:
         connection.request(method, path, body=body, headers=headers)
         answer = connection.getresponse()

@@ -48,12 +48,18 @@ def iterator(app, shard_id=FIRST, kind="TRIM_HORIZON"):
     )["ShardIterator"]
 
 
+def on_demand(app):
+    app._kinesis.call("CreateStream", {"StreamName": "o", "StreamModeDetails": {"StreamMode": "ON_DEMAND"}})
+    return ARN.replace("stream/s", "stream/o")
+
+
 PUT = {"StreamName": "s", "Data": b"\x00\xff", "PartitionKey": "k", "ExplicitHashKey": "0"}
 AT = Stamp(1_700_000_000_123)
 OPERATIONS = [
     ("AddTagsToStream", {"StreamName": "s", "Tags": {"b": "2"}}),
     ("CreateStream", {"StreamName": "t", "ShardCount": 3, "Tags": {"b": "2"}}),
     ("CreateStream", {"StreamName": "t", "StreamModeDetails": {"StreamMode": "ON_DEMAND"}}),
+    ("CreateStream", {"StreamName": "t", "StreamModeDetails": {"StreamMode": "ON_DEMAND"}, "RecordDistributionStrategy": "AUTO"}),
     ("DecreaseStreamRetentionPeriod", {"StreamName": "s", "RetentionPeriodHours": 24}),
     ("DeleteStream", {"StreamName": "s", "EnforceConsumerDeletion": True}),
     ("DescribeLimits", {}),
@@ -78,6 +84,7 @@ OPERATIONS = [
     ("SplitShard", {"StreamName": "s", "ShardToSplit": "shardId-000000000002", "NewStartingHashKey": str(2**125)}),
     ("UpdateMaxRecordSize", {"StreamARN": ARN, "MaxRecordSizeInKiB": 10_240}),
     ("UpdateShardCount", {"StreamName": "s", "TargetShardCount": 2, "ScalingType": "UNIFORM_SCALING"}),
+    ("UpdateStreamRecordDistributionStrategy", {"StreamARN": on_demand, "RecordDistributionStrategy": "AUTO"}),
 ]  # fmt: skip
 
 

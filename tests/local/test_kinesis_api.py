@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import urllib.error
 import urllib.request
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 
 import boto3
 import pytest
@@ -13,6 +13,7 @@ from botocore.config import Config
 from botocore.exceptions import ClientError
 
 FIRST = "shardId-000000000000"
+SHARDS = (FIRST, "shardId-000000000001")
 
 
 @pytest.fixture
@@ -141,7 +142,7 @@ def test_shards_are_listed_in_pages_and_a_token_must_come_alone(k, clock):
 
 
 def test_the_timestamp_filters_take_a_timestamp(k, clock):
-    created = datetime.fromtimestamp(clock.millis / 1000, tz=timezone.utc)
+    created = datetime.fromtimestamp(clock.millis / 1000, tz=UTC)
     clock.advance(seconds=10)
     k.split_shard(StreamName="s", ShardToSplit=FIRST, NewStartingHashKey=str(2**126))
     clock.advance(seconds=10)
@@ -252,3 +253,19 @@ def test_a_stream_in_creation_cannot_be_listed(clock):
         api.call("ListShards", {"StreamName": "s"})
     clock.advance(seconds=5)
     assert len(api.call("ListShards", {"StreamName": "s"})["Shards"]) == 1
+
+
+def test_a_dry_run_is_refused_as_one_and_does_nothing(k):
+    if "DryRun" not in k.meta.service_model.shape_for("PutRecordsInput").members:
+        pytest.skip("this botocore has no dry runs of Kinesis: they came in September 2026")
+    one = {"Data": b"x", "PartitionKey": "k"}
+    refused = "DryRunOperationException"
+    assert code_of(lambda: k.put_records(StreamName="s", Records=[one], DryRun=True)) == refused
+    assert code_of(lambda: k.put_record(StreamName="s", **one, DryRun=True)) == refused
+    assert code_of(lambda: iterator(k, DryRun=True)) == refused
+    assert code_of(lambda: k.get_records(ShardIterator=iterator(k), DryRun=True)) == refused
+    missing = {"StreamName": "nothing", "Records": [one], "DryRun": True}
+    assert code_of(lambda: k.put_records(**missing)) == "ResourceNotFoundException"
+    assert all(k.get_records(ShardIterator=iterator(k, shard))["Records"] == [] for shard in SHARDS)
+    k.put_records(StreamName="s", Records=[one], DryRun=False)
+    assert sum(len(k.get_records(ShardIterator=iterator(k, shard))["Records"]) for shard in SHARDS) == 1

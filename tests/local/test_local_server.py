@@ -79,7 +79,7 @@ def test_http2_with_prior_knowledge_is_answered(aws):
     connection.send_headers(1, headers)
     connection.send_data(1, body, end_stream=True)
     status, answer, ended = "", b"", False
-    with socket.create_connection(("127.0.0.1", aws.port), timeout=10) as wire:
+    with socket.create_connection(("127.0.0.1", aws.port), timeout=300) as wire:
         while not ended:
             wire.sendall(connection.data_to_send())
             for event in connection.receive_data(wire.recv(65536)):
@@ -172,18 +172,18 @@ def test_a_waiting_fault_hook_delays_its_own_request_only(aws, client):
     def hook(service: str, operation: str, params: dict) -> None:
         if params.get("StreamName") == "slow":
             waiting.set()
-            assert let_go.wait(10)
+            assert let_go.wait(300)
 
     aws.fault = hook
     k = client("kinesis")
     answers: list[dict] = []
     slow = threading.Thread(target=lambda: answers.append(k.describe_stream_summary(StreamName="slow")))
     slow.start()
-    assert waiting.wait(10)
+    assert waiting.wait(300)
     assert k.list_streams()["StreamNames"] == ["slow"]
     assert not answers
     let_go.set()
-    slow.join(10)
+    slow.join(300)
     assert len(answers) == 1
 
 

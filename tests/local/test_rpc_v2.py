@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import gzip
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 
 import boto3
 import botocore.session
@@ -17,7 +17,7 @@ from botocore.loaders import Loader
 
 from pykcl.local.faults import FaultRule
 
-NOW = datetime(2026, 11, 23, 8, 0, 0, 250_000, tzinfo=timezone.utc)
+NOW = datetime(2026, 11, 23, 8, 0, 0, 250_000, tzinfo=UTC)
 HEADERS = {
     "smithy-protocol": "rpc-v2-cbor",
     "Content-Type": "application/cbor",
@@ -149,7 +149,7 @@ def sent(cloudwatch):
 
 
 def test_boto3_puts_and_reads(cloudwatch, sent):
-    now = datetime.now(tz=timezone.utc)
+    now = datetime.now(tz=UTC)
     data = [{"MetricName": "Lag", "Value": value, "Timestamp": now} for value in (1.0, 3.0)]
     cloudwatch.put_metric_data(Namespace="app", MetricData=data)
     assert sent[0].url.endswith("/service/GraniteServiceVersion20100801/operation/PutMetricData")

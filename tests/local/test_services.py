@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from botocore.exceptions import ClientError
@@ -177,7 +177,7 @@ def test_an_operation_nobody_knows_is_refused(aws):
 
 def test_metrics_are_kept(client):
     cloudwatch = client("cloudwatch")
-    now = datetime.now(tz=timezone.utc)
+    now = datetime.now(tz=UTC)
     for value in (1.0, 3.0):
         cloudwatch.put_metric_data(
             Namespace="app",
@@ -213,6 +213,6 @@ def test_the_query_protocol_of_older_clients_works(aws):
 
     form = {"Action": "PutMetricData", "Version": "2010-08-01", "Namespace": "app"}
     form |= {"MetricData.member.1.MetricName": "Lag", "MetricData.member.1.Value": "1"}
-    assert requests.post(aws.url, data=form, timeout=10).status_code == 200
-    listed = requests.post(aws.url, data={"Action": "ListMetrics", "Version": "2010-08-01"}, timeout=10)
+    assert requests.post(aws.url, data=form, timeout=300).status_code == 200
+    listed = requests.post(aws.url, data={"Action": "ListMetrics", "Version": "2010-08-01"}, timeout=300)
     assert "<MetricName>Lag</MetricName>" in listed.text

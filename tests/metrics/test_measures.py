@@ -339,6 +339,11 @@ def _identifier_in_use(fleet):
     fleet.dynamodb.put_raw(TABLE, row)
 
 
+def _row_unreadable(fleet):
+    row = {name: value for name, value in fleet.items()[FIRST].items() if name != "leaseCounter"}
+    fleet.dynamodb.put_raw(TABLE, row)
+
+
 def _table_gone(fleet):
     fleet.kinesis.put_record("orders", b"no table", "key")
 
@@ -348,6 +353,10 @@ LOSSES = {
     "Expired": (_expired, "no heartbeat succeeded in time", None),
     "Stalled": (_stalled, "process_records did not return within processor_timeout=60 s", None),
     "RowDeleted": (_row_deleted, "its row is gone", None),
+    "RowUnreadable": (
+        _row_unreadable,
+        "its row is there and cannot be read: leaseCounter is missing or not a whole number from 0 to 2^63-1", "w1",
+    ),
     "WorkerIdentifierInUse": (
         _identifier_in_use, "another process uses the worker identifier 'w1'; each needs its own", "w1",
     ),
@@ -356,6 +365,7 @@ LOSSES = {
 """What happens to a worker, and what it says of the leases that it loses by that; by the dimension Cause."""
 NEVER_TOLD = {
     "ReleaseUnanswered": "a lease that is let go has not been taken away; see the test below",
+    "CheckpointChanged": "tests/worker/test_checkpoints_of_others.py",
     "NotAcked": "tests/worker/test_acks.py",
     "HandedOver": "tests/java_compat/scenarios/test_kcl_3x_followers.py",
     "Other": "of an event that somebody else has made",

@@ -159,7 +159,7 @@ def test_a_package_that_is_missing_is_told_with_the_command_that_brings_it(
     monkeypatch.setitem(sys.modules, module, None)
     config = Config(application="orders-app", stream="orders", metrics=metrics)
     with pytest.raises(ConfigError) as error:
-        MetricsPipeline(config, simulation.runtime("w1"), "w1")
+        MetricsPipeline(config, simulation.runtime("w1"))
     assert f"pip install '{extra}'" in str(error.value)
 
 

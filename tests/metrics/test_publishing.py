@@ -1,6 +1,6 @@
 """Publishing in simulated time: in batches, lossy where CloudWatch does not keep up, and in nobody's way."""
 
-from datetime import timezone
+from datetime import UTC
 
 import pytest
 from botocore.exceptions import ClientError, ConnectTimeoutError, EndpointConnectionError, ReadTimeoutError
@@ -84,7 +84,7 @@ def test_a_set_becomes_a_datum_under_the_names_and_dimensions_of_kcl():
     (request,) = client.requests
     assert request["Namespace"] == "orders-app"
     (datum,) = request["MetricData"]
-    assert datum.pop("Timestamp").astimezone(timezone.utc).isoformat() == "2023-11-14T22:14:00+00:00"
+    assert datum.pop("Timestamp").astimezone(UTC).isoformat() == "2023-11-14T22:14:00+00:00"
     assert datum == {
         "MetricName": "RecordsProcessed",
         "Dimensions": [

@@ -11,6 +11,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from datetime import UTC
 from typing import Any
 
 import pytest
@@ -172,7 +173,7 @@ def main() -> None:
     """The child process: aws-kinesis-agg behind a line-by-line JSON interface."""
     import contextlib
     import warnings
-    from datetime import datetime, timezone
+    from datetime import datetime
 
     warnings.simplefilter("ignore")
     from aws_kinesis_agg import aggregator, deaggregator
@@ -190,7 +191,7 @@ def main() -> None:
         record = {
             "SequenceNumber": "49",
             "PartitionKey": "outer",
-            "ApproximateArrivalTimestamp": datetime.now(timezone.utc),
+            "ApproximateArrivalTimestamp": datetime.now(UTC),
             "Data": base64.b64decode(question["deaggregate"]),
         }
         answer = []

@@ -1,6 +1,7 @@
 """model.lease_writes and model.lease_item: what real Java rows become, and what every write asks of DynamoDB."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -244,6 +245,9 @@ def test_a_row_without_a_usable_key_is_unreadable():
 # -- writing ------------------------------------------------------------------------------------------------------
 
 
+OF_THE_OWNER = "leaseCounter = :seenCounter AND leaseOwner = :seenOwner AND checkpoint = :seenCheckpoint"
+
+
 def request(write):
     operation, params = write.request()
     assert params["ReturnValuesOnConditionCheckFailure"] == "ALL_OLD"
@@ -331,15 +335,21 @@ def test_taking_keeps_pending_children_and_throughput():
 def test_renewing_moves_only_the_counter():
     condition, update, values = request(lease_writes.renew(HELD))
     assert condition == (
-        "leaseCounter = :seenCounter AND leaseOwner = :seenOwner AND attribute_not_exists(checkpointOwner)"
+        "leaseCounter = :seenCounter AND leaseOwner = :seenOwner AND attribute_not_exists(checkpointOwner) "
+        "AND checkpoint = :seenCheckpoint"
     )
     assert update == "SET leaseCounter = :leaseCounter"
-    assert values == {":seenCounter": {"N": "7"}, ":seenOwner": {"S": "me"}, ":leaseCounter": {"N": "8"}}
+    assert values == {
+        ":seenCounter": {"N": "7"},
+        ":seenOwner": {"S": "me"},
+        ":seenCheckpoint": {"S": "10"},
+        ":leaseCounter": {"N": "8"},
+    }
 
 
 def test_a_checkpoint_writes_both_numbers_resets_switches_and_clears_pending():
     condition, update, values = request(lease_writes.checkpoint(HELD, Checkpoint("11", 5)))
-    assert condition == "leaseCounter = :seenCounter AND leaseOwner = :seenOwner"
+    assert condition == OF_THE_OWNER
     assert update == (
         "SET checkpoint = :checkpoint, checkpointSubSequenceNumber = :checkpointSubSequenceNumber, "
         "leaseCounter = :leaseCounter, ownerSwitchesSinceCheckpoint = :ownerSwitchesSinceCheckpoint "
@@ -354,7 +364,7 @@ def test_preparing_writes_the_pending_position_and_a_missing_state_removes_an_ol
     condition, update, values = request(
         lease_writes.prepare(HELD, PendingCheckpoint(Checkpoint("11", 5), b"s"))
     )
-    assert condition == "leaseCounter = :seenCounter AND leaseOwner = :seenOwner"
+    assert condition == OF_THE_OWNER
     assert "REMOVE" not in update
     assert values[":pendingCheckpoint"] == {"S": "11"}
     assert values[":pendingCheckpointSubSequenceNumber"] == {"N": "5"}
@@ -366,7 +376,7 @@ def test_preparing_writes_the_pending_position_and_a_missing_state_removes_an_ol
 
 def test_the_end_of_a_shard_is_one_write_of_position_children_and_release():
     condition, update, values = request(lease_writes.end_shard(HELD, ["a", "b"]))
-    assert condition == "leaseCounter = :seenCounter AND leaseOwner = :seenOwner"
+    assert condition == OF_THE_OWNER
     assert update == (
         "SET checkpoint = :checkpoint, checkpointSubSequenceNumber = :checkpointSubSequenceNumber, "
         "childShardIds = :childShardIds, leaseCounter = :leaseCounter, "
@@ -381,7 +391,7 @@ def test_the_end_of_a_shard_is_one_write_of_position_children_and_release():
 
 def test_releasing_removes_the_owners_and_keeps_the_checkpoint():
     condition, update, _ = request(lease_writes.release(HELD))
-    assert condition == "leaseCounter = :seenCounter AND leaseOwner = :seenOwner"
+    assert condition == OF_THE_OWNER
     assert update == "SET leaseCounter = :leaseCounter REMOVE checkpointOwner, leaseOwner"
     assert lease_writes.release(HELD).after.checkpoint == AT_10
 
@@ -521,15 +531,92 @@ def test_a_take_by_an_earlier_attempt_with_another_note_is_adopted():
     assert WRITES["take"].rebased(landed).after.owner_switches == landed.owner_switches
 
 
+def after_no_answer_to(earlier, write):
+    return replace(write, unanswered=earlier.after_no_answer().unanswered)
+
+
 def test_a_renewal_is_content_with_any_own_write_that_moved_the_counter():
-    assert resolve_conflict(WRITES["renew"], WRITES["checkpoint"].after) == "applied"
+    renewal = after_no_answer_to(WRITES["checkpoint"], WRITES["renew"])
+    assert resolve_conflict(renewal, WRITES["checkpoint"].after) == "applied"
 
 
 def test_a_rebased_checkpoint_never_moves_backwards():
-    landed = lease_writes.checkpoint(HELD, Checkpoint("20")).after
-    late = lease_writes.checkpoint(HELD, Checkpoint("15"))
-    assert resolve_conflict(late, landed) == "adopt"
-    assert late.rebased(landed).after.checkpoint == Checkpoint("20")
+    early = lease_writes.checkpoint(HELD, Checkpoint("20"))
+    late = after_no_answer_to(early, lease_writes.checkpoint(HELD, Checkpoint("15")))
+    assert resolve_conflict(late, early.after) == "adopt"
+    assert late.rebased(early.after).after.checkpoint == Checkpoint("20")
+
+
+# -- a checkpoint that somebody else wrote -----------------------------------------------------------------------
+
+OF_AN_OWNER = {kind: write for kind, write in WRITES.items() if kind != "take"}
+ELSEWHERE = [AT_9, Checkpoint("500"), Checkpoint("10", 4), AT_TRIM_HORIZON, AT_LATEST, AT_SHARD_END]
+
+
+@pytest.mark.parametrize("write", OF_AN_OWNER.values(), ids=OF_AN_OWNER)
+@pytest.mark.parametrize("found", ELSEWHERE, ids=str)
+def test_a_checkpoint_of_others_is_overwritten_where_the_counter_stands_still(write, found):
+    there = write.seen.with_(checkpoint=found)
+    if write.kind == "end" and found == AT_SHARD_END:
+        found, there = AT_9, write.seen.with_(checkpoint=AT_9)
+    assert resolve_conflict(write, there) == "restate"
+    again = write.restating(there)
+    assert again.after.checkpoint == write.after.checkpoint
+    assert again.after.counter == there.counter + 1
+    condition, update, values = request(again)
+    assert ":seenCheckpoint" not in values
+    assert "checkpoint = :checkpoint, checkpointSubSequenceNumber = :checkpointSubSequenceNumber" in update
+    assert values[":checkpoint"] == {"S": write.after.checkpoint.sequence_number}
+    assert "leaseCounter = :seenCounter AND leaseOwner = :seenOwner" in condition
+    assert resolve_conflict(again, again.after) == "applied"
+
+
+@pytest.mark.parametrize("write", OF_AN_OWNER.values(), ids=OF_AN_OWNER)
+@pytest.mark.parametrize("step", [1, 2, 50])
+def test_who_moves_the_counter_too_ends_the_ownership(write, step):
+    there = write.seen.with_(checkpoint=AT_9, counter=write.seen.counter + step)
+    assert resolve_conflict(write, there) == "rejected"
+
+
+@pytest.mark.parametrize("write", OF_AN_OWNER.values(), ids=OF_AN_OWNER)
+def test_a_counter_that_our_own_unanswered_write_may_have_moved_proves_nothing(write):
+    """1) A heartbeat lands, its answer is lost; 2) somebody changes the checkpoint alone; 3) the next one is refused."""
+    there = write.seen.with_(checkpoint=Checkpoint("500"), counter=write.seen.counter + 1)
+    write = write.after_no_answer()
+    assert resolve_conflict(write, there) == "restate"
+    assert write.restating(there).after.counter == there.counter + 1
+
+
+@pytest.mark.parametrize("kind", ["renew", "checkpoint", "prepare", "release"])
+@pytest.mark.parametrize("step", [0, 1, 7])
+def test_an_end_that_others_wrote_is_refused_whatever_the_counter(kind, step):
+    write = WRITES[kind]
+    there = write.seen.with_(checkpoint=AT_SHARD_END, counter=write.seen.counter + step)
+    assert resolve_conflict(write, there) == "restate"
+    assert not write.restating(there).after.is_ended
+
+
+def test_the_row_of_another_process_or_owner_is_left_to_it_wherever_its_checkpoint_is():
+    mine = HELD.with_(metadata=PykclMetadata(process_token="a"))
+    renewal = lease_writes.renew(mine)
+    there = mine.with_(checkpoint=AT_SHARD_END, counter=8)
+    assert resolve_conflict(renewal, there.with_(owner="they")) == "rejected"
+    assert resolve_conflict(renewal, there.with_(metadata=PykclMetadata(process_token="b"))) == "rejected"
+
+
+def test_a_checkpoint_that_cannot_be_read_is_overwritten_once():
+    junk = UnreadableRow(KEY, "junk", "me")
+    assert resolve_conflict(WRITES["renew"], junk) == "restate"
+    again = WRITES["renew"].restating(junk)
+    assert again.seen == HELD
+    assert resolve_conflict(again, junk) == "rejected"
+
+
+def test_a_lease_that_a_leader_asks_for_and_an_operator_moves_keeps_its_own_checkpoint():
+    asked = HELD.with_(owner="next", checkpoint_owner="me", checkpoint=Checkpoint("500"))
+    assert resolve_conflict(WRITES["release"], asked) == "restate"
+    again = WRITES["release"].restating(asked)
+    assert (again.kind, again.after.owner, again.after.checkpoint) == ("hand-over", "next", AT_10)
 
 
 def test_children_compare_as_a_set():

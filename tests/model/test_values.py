@@ -1,7 +1,7 @@
 """The plain values: one total order of checkpoints, records that tell no secrets, shards and leases."""
 
 import itertools
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 
 import pytest
 from hypothesis import given
@@ -82,7 +82,7 @@ def test_a_record_gives_bytes_text_json_and_an_aware_time():
     record = Record(b'{"id": 1}', "key", "42", 1_700_000_000_500.0, "shardId-0", "orders")
     assert record.json() == {"id": 1}
     assert record.text() == '{"id": 1}'
-    assert record.arrived_at == datetime(2023, 11, 14, 22, 13, 20, 500_000, tzinfo=timezone.utc)
+    assert record.arrived_at == datetime(2023, 11, 14, 22, 13, 20, 500_000, tzinfo=UTC)
     assert record.position == Checkpoint("42", 0)
 
 

@@ -1,4 +1,7 @@
-"""`python -m tests.mutants`: put each known bug into the worker, and count the simulations it takes to catch it."""
+"""`python -m tests.mutants`: put each known bug into the code, and count the simulations it takes to catch it.
+
+What no simulation comes by has tests that must fail instead.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +19,8 @@ from typing import Any
 
 import click
 
-from tests.mutants.catalog import MUTANTS, run_mutant
-from tests.mutants.mutant import NothingToPatch
+from tests.mutants.catalog import MUTANTS, MutantRun, run_mutant, run_tests
+from tests.mutants.mutant import NoSuchTest, NothingToPatch
 
 KNOWN = Path(__file__).parent / "known_seeds.json"
 PROCESSES = 2
@@ -33,13 +36,14 @@ Known = dict[str, dict[str, str]]
 class Found:
     """What was found of one mutant. tries: seeds until caught, from each starting point. caught: seed -> guarantee.
 
-    cut_short: seeds tried in vain from the last starting point, when time or seeds ran out there. results: of all simulations.
+    tests: those that caught it, of a mutant that has tests instead of simulations. cut_short: seeds tried in vain from the last starting point, when time or seeds ran out there. results: of all simulations.
     called: how often what was put into the worker. trouble: why it could not be shown at all.
     """
 
     name: str
     tries: list[int] = field(default_factory=list)
     caught: dict[int, str] = field(default_factory=dict)
+    tests: str = ""
     cut_short: int = 0
     results: Counter[str] = field(default_factory=Counter)
     called: Counter[str] = field(default_factory=Counter)
@@ -48,29 +52,40 @@ class Found:
 
     @property
     def is_caught(self) -> bool:
-        return bool(self.caught) and not self.trouble
+        return bool(self.caught or self.tests) and not self.trouble
 
     @property
     def why_not(self) -> str:
-        """What its simulations came to instead."""
+        """What its simulations, or its tests, came to instead."""
         counts = ", ".join(f"{count} {result}" for result, count in sorted(self.results.items()))
         crash = f"; the last crash: {self.last_crash}" if self.last_crash else ""
-        return self.trouble or f"of its simulations {counts}{crash}"
+        runs = "runs of its tests" if MUTANTS[self.name].tests else "simulations"
+        return self.trouble or f"of its {runs} {counts}{crash}"
 
     def try_one(self, seed: int, blind: bool) -> bool:
         """One simulation; whether it caught the mutant."""
         run = run_mutant(MUTANTS[self.name], seed, blind=blind)
-        self.results[run.result] += 1
-        self.called.update(run.called)
-        if run.result == "crashed":
-            self.last_crash = f"seed {seed}: {run.details}"
+        self._count(run, f"seed {seed}: ")
         if run.guarantee is not None:
             self.caught[seed] = run.guarantee
         return run.guarantee is not None
 
+    def try_tests(self) -> None:
+        run = run_tests(MUTANTS[self.name])
+        self._count(run)
+        self.tests = run.guarantee or ""
+
+    def _count(self, run: MutantRun, place: str = "") -> None:
+        self.results[run.result] += 1
+        self.called.update(run.called)
+        if run.result == "crashed":
+            self.last_crash = place + run.details
+
     @property
     def seeds(self) -> str:
-        """The median, counting a search that was cut short for more than it tried."""
+        """The median, counting a search that was cut short for more than it tried; "-" for tests."""
+        if MUTANTS[self.name].tests:
+            return "-"
         if not self.tries:
             return f"> {self.cut_short}"
         middle = median_low([*self.tries, self.cut_short]) if self.cut_short else median_low(self.tries)
@@ -78,19 +93,22 @@ class Found:
 
     @property
     def guarantees(self) -> str:
-        return ", ".join(sorted(set(self.caught.values()))) or "nothing"
+        return self.tests or ", ".join(sorted(set(self.caught.values()))) or "nothing"
 
 
 def search(name: str, known: Sequence[int], most: int, seconds: float, blind: bool) -> Found:
     """Simulations from each starting point on; then, for what is seldom caught, those that once caught it."""
     found = Found(name)
     try:
-        _search(found, known, most, time.monotonic() + seconds, blind)
-    except NothingToPatch as error:
+        if MUTANTS[name].tests:
+            found.try_tests()
+        else:
+            _search(found, known, most, time.monotonic() + seconds, blind)
+    except (NothingToPatch, NoSuchTest) as error:
         found.trouble = str(error)
     uncalled = sorted(place for place, count in found.called.items() if not count)
     if uncalled and set(found.results) != {"crashed"}:
-        found.trouble = f"put into the worker, but never called: {', '.join(uncalled)}"
+        found.trouble = f"put into the code, but never called: {', '.join(uncalled)}"
     return found
 
 
@@ -161,7 +179,10 @@ def main(seeds: int, seconds: float, only: tuple[str, ...], blind: bool, relearn
     unknown = sorted(set(only) - MUTANTS.keys())
     if unknown or (blind and relearn):
         raise click.UsageError(f"no mutant {unknown}" if unknown else "--blind catches nothing to learn from")
-    names = list(only) or list(MUTANTS)
+    # No checker judges the others.
+    names = [name for name in only or MUTANTS if not (blind and MUTANTS[name].tests)]
+    if not names:
+        raise click.UsageError(f"{', '.join(only)}: caught by tests, without a checker to turn off")
     if blind:
         # Nothing is going to be caught: a few simulations of each show it as well as many.
         seeds = min(seeds, 2)
@@ -187,14 +208,14 @@ def main(seeds: int, seconds: float, only: tuple[str, ...], blind: bool, relearn
 
 
 def learned(known: Known, results: dict[str, Found]) -> Known:
-    """Every mutant, and no other. What was not caught has no seeds, also when it once was."""
+    """Every mutant that simulations are to catch, and no other. What was not caught has no seeds, also when it once was."""
     for name, found in results.items():
         caught = found.caught if found.is_caught else {}
         known = {
             **known,
             name: {str(seed): guarantee for seed, guarantee in list(caught.items())[:_MOST_KNOWN]},
         }
-    return {name: known.get(name, {}) for name in MUTANTS}
+    return {name: known.get(name, {}) for name, mutant in MUTANTS.items() if not mutant.tests}
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What an mutant is: a known bug, put into the real code while a simulation runs, and taken out again."""
+"""A mutant: a known bug, put into the real code while a simulation runs, and taken out again."""
 
 from __future__ import annotations
 
@@ -16,7 +16,11 @@ Function = Callable[..., Any]
 
 
 class NothingToPatch(AssertionError):
-    """The code has changed: what an mutant breaks is no longer there under that name."""
+    """The code has changed: what a mutant breaks is no longer there under that name."""
+
+
+class NoSuchTest(AssertionError):
+    """The tests have changed: one that is to catch a mutant cannot be run under that name."""
 
 
 class Patch:
@@ -73,7 +77,8 @@ class Mutant:
     caught_by: the guarantees that it may break; the first is the one that it breaks by its nature. full: it runs in
     simulations with four workers, eight shards and every kind of fault; only: with no other kinds than these. Both are
     for what chance seldom brings. policies: its simulations have workers that give records up. native: their
-    fleets work by KCL 3.x's own protocol. acks: their records are settled one by one.
+    fleets work by KCL 3.x's own protocol. acks: their records are settled one by one. tests: names as pytest takes
+    them, of the tests that must fail, for what simulations do not come by; then caught_by is empty.
     """
 
     name: str
@@ -86,6 +91,7 @@ class Mutant:
     policies: bool = False
     native: bool = False
     acks: bool = False
+    tests: tuple[str, ...] = ()
 
     @property
     def off(self) -> frozenset[str]:

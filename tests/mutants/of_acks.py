@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from itertools import count
 
+from pykcl.errors import TemporaryError
 from pykcl.handlers import lanes
-from pykcl.handlers.lanes import Round
+from pykcl.handlers.lanes import Lane, Round
 from pykcl.model.checkpoint import Checkpoint
 from pykcl.model.record import keys_of
+from pykcl.planning.attempts import Successes
 from pykcl.testing.simulation import Guarantee
-from pykcl.worker.ack_delivery import AckDelivery
-from pykcl.worker.lane_delivery import Settling
+from pykcl.worker.ack_delivery import AckDelivery, ShardAcks
+from pykcl.worker.lane_delivery import LaneDelivery, Settling
 from pykcl.worker.watermark import Watermark
 from tests.mutants.mutant import Function, Mutant, Patch
 
@@ -83,7 +85,7 @@ def cancelled_is_done(patch: Patch) -> None:
     def make(calls: Function) -> Function:
         def and_settle(self, lane):
             yield from calls(self, lane)
-            if self.is_cancelled and lane.done < len(lane.records):
+            if lane.is_broken_off and lane.done < len(lane.records):
                 self._settling.settle(keys_of(lane.records)[lane.done])
 
         return and_settle
@@ -91,8 +93,51 @@ def cancelled_is_done(patch: Patch) -> None:
     patch.replace(Round, "_calls", make)
 
 
+def swallowed_is_done(patch: Patch) -> None:
+    patch.replace(Lane, "broken_off", lambda _: lambda self: None)
+
+
+def rejected_in_vain_is_settled(patch: Patch) -> None:
+    def make(reject: Function) -> Function:
+        def and_ack(self, record, reason=""):
+            try:
+                return reject(self, record, reason)
+            except TemporaryError:
+                self.ack(record)
+                raise
+
+        return and_ack
+
+    patch.replace(ShardAcks, "reject", make)
+
+
 def begins_without_the_lease(patch: Patch) -> None:
     patch.replace(Settling, "goes_on", lambda _: lambda self: True)
+
+
+def hands_back_amid_a_round(patch: Patch) -> None:
+    def make(_: Function) -> Function:
+        def at_once(self, *several):
+            for failing in several:
+                for part in failing.work.parts:
+                    if part.condition is not None:
+                        records = failing.records[part.start : part.stop]
+                        signal = self._give_up(failing.work, part, part.condition, records)
+                        if signal is not None:
+                            return signal
+            return None
+
+        return at_once
+
+    patch.replace(LaneDelivery, "_give_up_parts", make)
+    patch.replace(
+        LaneDelivery, "_are_too_many", lambda _: lambda self, given: self._in_a_row.exhausted(len(given))
+    )
+
+
+def successes_between_do_not_count(patch: Patch) -> None:
+    for name in ("are_before", "are_behind"):
+        patch.replace(Successes, name, lambda _: lambda self, *where: False)
 
 
 ACKS = (
@@ -113,4 +158,13 @@ ACKS = (
             (Guarantee.CHECKPOINT_AFTER_DELIVERY, Guarantee.NO_GAP), cancelled_is_done, acks=True),
     Mutant("M91", "lanes go on after the lease is lost", "-",
             (Guarantee.SILENT_AFTER_LOSS,), begins_without_the_lease, acks=True),
+    Mutant("M92", "a call that was cancelled and returns all the same counts as done", "-",
+            (Guarantee.CHECKPOINT_AFTER_DELIVERY, Guarantee.NO_GAP), swallowed_is_done, acks=True),
+    Mutant("M93", "a record is settled though its reject failed", "-",
+            (Guarantee.CHECKPOINT_AFTER_DELIVERY, Guarantee.NO_DUPLICATES, Guarantee.NO_GAP),
+            rejected_in_vain_is_settled, acks=True),
+    Mutant("M94", "lanes that fail at once are given up in any order, and the lease goes back in the midst of them", "here",
+            (Guarantee.ALL_DELIVERED, Guarantee.NO_FALSE_ALARM), hands_back_amid_a_round, acks=True),
+    Mutant("M95", "a success between two failures of lanes does not count", "here",
+            (Guarantee.NO_FALSE_ALARM,), successes_between_do_not_count, acks=True),
 )  # fmt: skip

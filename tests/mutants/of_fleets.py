@@ -19,7 +19,7 @@ def unlisted_shard_taken_for_gone(patch: Patch) -> None:
 
 
 def unlisted_parent_taken_for_gone(patch: Patch) -> None:
-    patch.replace(ExpiredShardCheck, "confirm", lambda _: lambda self, shard_ids: None)
+    patch.replace(ExpiredShardCheck, "confirm", lambda _: lambda self, shard_ids, stopping=None: None)
 
 
 def parent_deleted_before_its_child_began(patch: Patch) -> None:
@@ -71,6 +71,21 @@ def steals_from_who_has_one_more(patch: Patch) -> None:
     patch.replace(lease_assignment.Fleet, "_steal", make)
 
 
+def all_processes_have_one_name(patch: Patch) -> None:
+    """As where the name is made with the program, which a server loads before it forks its processes."""
+    names: list[str] = []
+
+    def make(belong: Function) -> Function:
+        def of_the_program(self):
+            belong(self)
+            names.append(self.worker_id)
+            self.worker_id = names[0]
+
+        return of_the_program
+
+    patch.replace(Worker, "_belong_to_this_process", make)
+
+
 FLEETS = (
     Mutant("B5", "a shard that one listing lacks: its lease is deleted", "vmware-go-kcl, kinsumer, Disney (Rust)",
             (Guarantee.DELETION_BY_EVIDENCE, Guarantee.LOSS_REPORTED), unlisted_shard_taken_for_gone),
@@ -88,4 +103,6 @@ FLEETS = (
             (Guarantee.BALANCE,), never_steals),
     Mutant("M47", "a lease is stolen from whoever has one more", "-",
             (Guarantee.NO_CHURN, Guarantee.BALANCE), steals_from_who_has_one_more),
+    Mutant("M103", "all processes of a server have the name that was made before the fork", "here",
+            (Guarantee.BALANCE, Guarantee.SILENT_AFTER_LOSS), all_processes_have_one_name),
 )  # fmt: skip

@@ -99,17 +99,17 @@ def heartbeats_only_between_batches(patch: Patch) -> None:
 
 def deadline_stamped_after_the_answer(patch: Patch) -> None:
     def make(settle: Function) -> Function:
-        return lambda self, answer, sent: settle(self, answer, self._runtime.monotonic())
+        return lambda self, write, answer, sent: settle(self, write, answer, self._runtime.monotonic())
 
     patch.replace(HeldLease, "_record_answer", make)
 
 
 def no_answer_taken_for_a_heartbeat(patch: Patch) -> None:
     def make(settle: Function) -> Function:
-        def hopeful(self, answer, sent):
+        def hopeful(self, write, answer, sent):
             if isinstance(answer, Unknown):
                 self._sent = sent
-            return settle(self, answer, sent)
+            return settle(self, write, answer, sent)
 
         return hopeful
 

@@ -9,6 +9,7 @@ from pykcl.model import fleet_rows, lease_writes
 from pykcl.planning import assignment_decider
 from pykcl.planning.leader_lock import HeldLock, LeaderWatch
 from pykcl.testing.simulation import Guarantee
+from pykcl.worker import leadership
 from pykcl.worker.held_leases import HeldLease
 from pykcl.worker.leadership import Leadership
 from pykcl.worker.lease_manager import LeaseManager
@@ -38,7 +39,7 @@ class _ByTheHost:
 
     def __init__(self, context):
         self._context = context
-        self.stream = SimpleNamespace(server_time_millis=context.runtime.utcnow_millis)
+        self.stream = SimpleNamespace(server_time_millis=lambda **_: context.runtime.utcnow_millis())
 
     def __getattr__(self, name):
         return getattr(self._context, name)
@@ -147,6 +148,15 @@ def lock_not_released_at_the_stop(patch: Patch) -> None:
     patch.replace(Leadership, "resign", lambda _: lambda self: None)
 
 
+def leases_moved_for_what_comes_by_chance(patch: Patch) -> None:
+    def make(decide: Function) -> Function:
+        return lambda *given, settings, **more: decide(
+            *given, settings=replace(settings, steady=False), **more
+        )
+
+    patch.replace(leadership, "decide", make)
+
+
 _HASTE = 10.0
 
 NATIVE = (
@@ -178,4 +188,6 @@ NATIVE = (
             (Guarantee.LEADS_ALONE,), expired_lease_assigned_under_any_counter, native=True),
     Mutant("M83", "a leader that stops keeps the lock", "-",
             (Guarantee.LEADS_ALONE,), lock_not_released_at_the_stop, native=True),
+    Mutant("M104", "a leader moves leases for differences that come by chance", "Java KCL 3.5.1",
+            (Guarantee.NO_CHURN,), leases_moved_for_what_comes_by_chance, native=True),
 )  # fmt: skip

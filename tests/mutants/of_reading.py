@@ -6,7 +6,9 @@ from contextlib import suppress
 from dataclasses import replace
 from weakref import WeakSet
 
+from pykcl.aws import server_clock
 from pykcl.model.checkpoint import AT_SHARD_END, Checkpoint, ReadFrom
+from pykcl.model.lease import PykclMetadata
 from pykcl.planning.read_schedule import SHARD_READ_INTERVAL
 from pykcl.planning.shard_graph import FamilyTree
 from pykcl.processor import RecordProcessor
@@ -98,8 +100,8 @@ def parents_not_waited_for(patch: Patch) -> None:
 
 def read_after_the_checkpoint(patch: Patch) -> None:
     def make(first_read: Function) -> Function:
-        def after(lease, start):
-            found = first_read(lease, start)
+        def after(lease, *others):
+            found = first_read(lease, *others)
             is_number = found.kind == "AT_SEQUENCE_NUMBER"
             return replace(found, kind="AFTER_SEQUENCE_NUMBER") if is_number else found
 
@@ -110,8 +112,8 @@ def read_after_the_checkpoint(patch: Patch) -> None:
 
 def latest_is_always_now(patch: Patch) -> None:
     def make_first(first_read: Function) -> Function:
-        def now(lease, start):
-            found = first_read(lease, start)
+        def now(lease, *others):
+            found = first_read(lease, *others)
             return ReadFrom("LATEST") if lease.checkpoint.sequence_number == "LATEST" else found
 
         return now
@@ -126,6 +128,10 @@ def latest_is_always_now(patch: Patch) -> None:
 
     patch.replace(record_delivery, "first_read", make_first)
     patch.replace(ShardReader, "_open", make_open)
+
+
+def answers_believed_ahead_of_time(patch: Patch) -> None:
+    patch.replace(server_clock, "vouched_millis", lambda _: lambda seen, own: seen)
 
 
 def reopened_at_the_first_position(patch: Patch) -> None:
@@ -244,6 +250,10 @@ def whole_batch_again(patch: Patch) -> None:
     patch.replace(RecordDelivery, "_rest_of", lambda _: lambda self, batch: batch)
 
 
+def latest_is_always_the_first_start(patch: Patch) -> None:
+    patch.replace(PykclMetadata, "after", lambda _: lambda self, position: self)
+
+
 READING = (
     Mutant("B9", "a batch whose processor raised is passed over", "Java KCL 2.x",
             (Guarantee.CHECKPOINT_AFTER_DELIVERY, Guarantee.NO_GAP), failure_taken_for_a_return, full=True),
@@ -288,4 +298,10 @@ READING = (
             only=frozenset({"F17.raises"})),
     Mutant("M55", "a batch that raised comes again with the records that are checkpointed", "here",
             (Guarantee.NO_GAP,), whole_batch_again, only=frozenset({"F17.raises"})),
+    Mutant("M98", "LATEST that is set later means the time of the first start", "here",
+            (Guarantee.NO_DUPLICATES,), latest_is_always_the_first_start, full=True,
+            only=frozenset({"F15.reset"})),
+    Mutant("M100", "Date headers of Kinesis' answers are believed ahead of time", "here",
+            (Guarantee.ALL_DELIVERED, Guarantee.NO_GAP), answers_believed_ahead_of_time,
+            only=frozenset({"F1", "F5.date", "F17.never"})),
 )  # fmt: skip

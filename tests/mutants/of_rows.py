@@ -8,11 +8,13 @@ from pykcl.aws import lease_table as lease_table_module
 from pykcl.aws.lease_table import DynamoDBLeaseTable
 from pykcl.errors import TableGone, TemporaryError
 from pykcl.interfaces import Applied, Rejected
+from pykcl.model.absence import Absence
 from pykcl.model.checkpoint import Checkpoint
 from pykcl.model.lease import Lease
 from pykcl.model.lease_item import to_item
 from pykcl.model.lease_writes import LeaseWrite
 from pykcl.testing.simulation import Guarantee
+from pykcl.worker.held_leases import HeldLease
 from tests.mutants.mutant import Function, Mutant, Patch
 
 _COUNTER = "leaseCounter = :seenCounter"
@@ -208,6 +210,32 @@ def _namesakes_kept(resolve_conflict: Function) -> Function:
     return by_name_alone
 
 
+def one_denial_believed(patch: Patch) -> None:
+    patch.replace(Absence, "is_proven", lambda _: lambda self, *times: True)
+    patch.replace(DynamoDBLeaseTable, "_ask_for_table", _nothing_found)
+
+
+def _nothing_found(ask: Function) -> Function:
+    def once_denied(self):
+        # Without it nobody could start: only what a request was told counts, and DescribeTable is not asked for that.
+        return None if self._table_id else ask(self)
+
+    return once_denied
+
+
+def checkpoint_of_others_adopted(patch: Patch) -> None:
+    def make(condition: Function) -> Function:
+        def by_counter_and_owner(self):
+            text, values = condition(self)
+            values.pop(":seenCheckpoint", None)
+            return text.replace(" AND checkpoint = :seenCheckpoint", ""), values
+
+        return by_counter_and_owner
+
+    patch.replace(LeaseWrite, "_condition", make)
+    patch.replace(HeldLease, "_with_own_checkpoint", lambda _: lambda self, write, row: row)
+
+
 ROWS = (
     Mutant("B1", "a lease is created without a condition", "Disney (Rust)",
             (Guarantee.CONDITIONAL,), create_without_a_condition),
@@ -222,7 +250,8 @@ ROWS = (
     Mutant("B3b", "… under a condition that always holds", "-",
             (Guarantee.COUNTER_BY_ONE, Guarantee.CHECKPOINT_FORWARD), checkpoint_by_anybody),
     Mutant("B4", "the sub-sequence number is not written", "Disney (Rust)",
-            (Guarantee.NO_DUPLICATES, Guarantee.CHECKPOINT_FORWARD), sub_sequence_number_not_written),
+            (Guarantee.NO_DUPLICATES, Guarantee.CHECKPOINT_FORWARD, Guarantee.NO_FALSE_ALARM),
+            sub_sequence_number_not_written),
     Mutant("B4b", "sub-sequence numbers are compared the wrong way", "Disney (Rust)",
             (Guarantee.CHECKPOINT_FORWARD, Guarantee.NO_GAP, Guarantee.NO_DUPLICATES, Guarantee.CHECKPOINT_AFTER_DELIVERY),
             sub_sequence_numbers_compared_the_wrong_way),
@@ -242,4 +271,9 @@ ROWS = (
             (Guarantee.FOREIGN_KEPT,), unknown_attributes_removed),
     Mutant("M18", "another process under one's own identifier passes for oneself", "-",
             (Guarantee.ONE_OWNER, Guarantee.NO_FALSE_ALARM), namesakes_trusted),
+    Mutant("M96", "one answer that the lease table does not exist is believed", "pykcl before 0.1",
+            (Guarantee.NO_FALSE_ALARM,), one_denial_believed, full=True, only=frozenset({"F5.absent"})),
+    Mutant("M97", "an owner takes the checkpoint that an operator writes for its own", "here",
+            (Guarantee.CHECKPOINT_AFTER_DELIVERY, Guarantee.CHECKPOINT_FORWARD), checkpoint_of_others_adopted,
+            only=frozenset({"F15.checkpoint"})),
 )  # fmt: skip

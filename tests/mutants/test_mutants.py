@@ -1,4 +1,4 @@
-"""Every bug of the mutants is caught, by the guarantee it breaks; and what catches it are the checkers."""
+"""Every bug of the mutants is caught, by the guarantee it breaks or by its test; and what catches it are the checkers."""
 
 from __future__ import annotations
 
@@ -8,12 +8,14 @@ import sys
 import warnings
 from collections import Counter
 from dataclasses import replace
+from functools import partial
 from itertools import chain
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
+from pykcl.handlers import filters
 from pykcl.planning.lease_view import LeaseView
 from pykcl.testing.runtime import Deadlock
 from pykcl.testing.simulation import Guarantee, GuaranteeBroken, Outcome
@@ -24,13 +26,15 @@ from pykcl.worker.lease_worker import LeaseWorker
 from tests.mutants import __main__ as command
 from tests.mutants import catalog
 from tests.mutants.__main__ import Found, known_seeds, learned, search, table
-from tests.mutants.catalog import MUTANTS, run_mutant
+from tests.mutants.catalog import MUTANTS, run_mutant, run_tests
 from tests.mutants.mutant import NothingToPatch, Patch
 from tests.simulation.report import caught_bugs
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "about" / "verification.md"
-GUARANTEES = {guarantee: name for name in reversed(MUTANTS) for guarantee in known_seeds()[name].values()}
+SIMULATED = [name for name, mutant in MUTANTS.items() if not mutant.tests]
+TESTED = [name for name, mutant in MUTANTS.items() if mutant.tests]
+GUARANTEES = {guarantee: name for name in reversed(SIMULATED) for guarantee in known_seeds()[name].values()}
 """One bug for each guarantee that is broken by some: the first."""
 FURTHER = 60
 """Simulations to try when the product has changed so that the known ones pass a bug by."""
@@ -39,7 +43,7 @@ FURTHER = 60
 @pytest.mark.filterwarnings("default:.*no longer:UserWarning")
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(name, marks=() if name in GUARANTEES.values() else pytest.mark.slow) for name in MUTANTS],
+    [pytest.param(name, marks=() if name in GUARANTEES.values() else pytest.mark.slow) for name in SIMULATED],
 )
 def test_a_bug_is_in_the_code_that_runs_and_is_caught_by_the_guarantee_it_breaks(name):
     known = [int(seed) for seed in known_seeds()[name]]
@@ -56,6 +60,17 @@ def test_a_bug_is_in_the_code_that_runs_and_is_caught_by_the_guarantee_it_breaks
     pytest.fail(f"{name} ({MUTANTS[name].what}) was not caught in {len(known) + FURTHER} simulations")
 
 
+@pytest.mark.parametrize("name", TESTED)
+def test_a_bug_that_no_simulation_comes_by_makes_its_test_fail(name):
+    found = search(name, [], 1, 600.0, False)
+    assert found.is_caught, found.why_not
+    assert found.tests == ", ".join(test.rpartition("::")[2] for test in MUTANTS[name].tests)
+
+
+def test_every_bug_is_caught_either_by_guarantees_or_by_tests():
+    assert [name for name, mutant in MUTANTS.items() if bool(mutant.tests) == bool(mutant.caught_by)] == []
+
+
 def test_every_guarantee_is_broken_by_some_bug():
     caught = {guarantee for seeds in known_seeds().values() for guarantee in seeds.values()}
     assert {guarantee.name for guarantee in Guarantee} - caught == set()
@@ -67,7 +82,7 @@ def test_the_bugs_known_from_elsewhere_are_all_here():
 
 
 def test_the_known_seeds_are_of_these_mutants_and_name_guarantees_they_may_break():
-    assert list(known_seeds()) == list(MUTANTS)
+    assert list(known_seeds()) == SIMULATED
     for name, seeds in known_seeds().items():
         assert all(seed.isdigit() for seed in seeds)
         assert set(seeds.values()) <= {guarantee.name for guarantee in MUTANTS[name].caught_by}, name
@@ -76,7 +91,7 @@ def test_the_known_seeds_are_of_these_mutants_and_name_guarantees_they_may_break
 def test_what_is_not_caught_any_more_loses_its_seeds_and_what_left_the_mutants_its_place(tmp_path):
     found = {"B1": Found("B1", caught={7: "CONDITIONAL"}), "B2": Found("B2", cut_short=60)}
     known = learned({"B2": {"3": "ONE_OWNER"}, "B3": {"4": "CONDITIONAL"}, "B99": {"5": "STOP"}}, found)
-    assert list(known) == list(MUTANTS)
+    assert list(known) == SIMULATED
     assert (known["B1"], known["B2"], known["B3"]) == ({"7": "CONDITIONAL"}, {}, {"4": "CONDITIONAL"})
     page = tmp_path / "known.json"
     page.write_text('{"B1": {"7": "CONDITIONAL"}, "B2": {}, "B3": {"4": "CONDITIONAL"}}')
@@ -141,7 +156,7 @@ def _dies(*_, **__):
 
 @pytest.fixture
 def hung(monkeypatch):
-    """Hang an mutant of this kind up under the name of B11."""
+    """Hang a mutant of this kind up under the name of B11."""
 
     def hang(apply):
         monkeypatch.setitem(MUTANTS, "B11", replace(MUTANTS["B11"], apply=apply))
@@ -175,7 +190,7 @@ def test_a_bug_that_is_never_called_is_not_caught_even_if_something_is(monkeypat
     monkeypatch.setattr(command, "run_mutant", lambda *_, **__: run)
     found = _search()
     assert not found.is_caught
-    assert found.why_not == "put into the worker, but never called: HeldLease.check"
+    assert found.why_not == "put into the code, but never called: HeldLease.check"
 
 
 def test_a_simulation_that_dies_with_a_bug_in_it_does_not_count_as_caught(monkeypatch):
@@ -213,6 +228,60 @@ def test_a_simulation_that_the_sound_worker_does_not_survive_is_no_evidence(monk
     monkeypatch.setattr(catalog, "run_simulation", run_simulation)
     run = run_mutant(MUTANTS["B11"], id(simulations))
     assert (run.result, run.guarantee) == ("no evidence", None)
+
+
+def _reads_as_before(patch):
+    patch.replace(filters, "read_json", partial)
+
+
+def _cannot_read(patch):
+    patch.replace(filters, "read_json", lambda _: _dies)
+
+
+def _asserts_elsewhere(patch):
+    def assert_it(*_, **__):
+        raise AssertionError("of the code, and of no test")
+
+    patch.replace(filters, "read_json", lambda _: assert_it)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("apply", "result"),
+    [
+        (_reads_as_before, "kept"),
+        (_cannot_read, "crashed: KeyError: 'in a checker'"),
+        (_asserts_elsewhere, "crashed: AssertionError: of the code, and of no test"),
+    ],
+)
+def test_only_an_assertion_of_its_test_catches_a_mutant(apply, result):
+    run = run_tests(replace(MUTANTS["M101"], apply=apply))
+    assert (f"{run.result}: {run.details}".rstrip(": "), run.guarantee) == (result, None)
+    assert all(run.called.values())
+
+
+@pytest.mark.parametrize("apply", [_reads_as_before, MUTANTS["M101"].apply])
+def test_a_test_that_is_gone_is_an_error_and_catches_nothing(monkeypatch, apply):
+    there, gone = MUTANTS["M101"].tests[0], "tests/handlers/test_filters.py::test_renamed_since"
+    monkeypatch.setitem(MUTANTS, "M101", replace(MUTANTS["M101"], apply=apply, tests=(there, gone)))
+    found = _search("M101")
+    assert not found.is_caught
+    assert found.why_not.startswith(f"pytest cannot run {there} {gone}")
+
+
+@pytest.mark.parametrize("sound", ["asserted", "KeyError: 'x'", "Skipped: x"])
+def test_a_test_that_the_sound_code_does_not_pass_is_no_evidence(monkeypatch, sound):
+    results = iter([sound, "asserted"])
+    monkeypatch.setattr(catalog, "_run_pytest", lambda tests: {tests[0]: {"passed", next(results)}})
+    run = catalog._without_and_with(MUTANTS["M101"])
+    assert (run.result, run.guarantee) == ("no evidence", None)
+
+
+def test_each_test_of_a_mutant_must_fail(monkeypatch):
+    mutant = replace(MUTANTS["M101"], tests=("a", "b"))
+    results = iter([{"a": {"passed"}, "b": {"passed"}}, {"a": {"passed", "asserted"}, "b": {"passed"}}])
+    monkeypatch.setattr(catalog, "_run_pytest", lambda _: next(results))
+    assert catalog._without_and_with(mutant).result == "kept"
 
 
 def _outcome(broken):
@@ -264,7 +333,9 @@ def test_the_page_lists_every_bug_as_the_mutants_has_it():
     assert listed.keys() == MUTANTS.keys()
     for name, mutant in MUTANTS.items():
         assert listed[name][1:3] == [mutant.what, mutant.seen_in], name
-        assert set(listed[name][3].split(", ")) <= {guarantee.name for guarantee in mutant.caught_by}, name
+        tests = {test.rpartition("::")[2] for test in mutant.tests}
+        caught_by = {guarantee.name for guarantee in mutant.caught_by} | tests
+        assert set(listed[name][3].split(", ")) <= caught_by, name
 
 
 def test_the_median_counts_a_search_that_was_cut_short():

@@ -107,7 +107,9 @@ def test_ages_go_by_the_clock_of_the_answer(table):
     table.report("j1", 5)
     real = table.client.scan
     headers = {"date": "Tue, 24 Nov 2026 15:00:00 GMT", "content-type": "application/x-amz-json-1.0"}
-    table.client.scan = lambda **params: {**real(**params), "ResponseMetadata": {"HTTPHeaders": headers}}
+    headers["x-amzn-requestid"] = "A1"
+    metadata = {"HTTPStatusCode": 200, "HTTPHeaders": headers}
+    table.client.scan = lambda **params: {**real(**params), "ResponseMetadata": metadata}
     table.put_item(**metrics_item("p1", 1_795_532_400 - 20))
     ages = {one.worker: one.reported_ago for one in overview(table).members}
     assert ages["p1"] == pytest.approx(20.5)

@@ -1,7 +1,7 @@
 """Lag of leases: read from Kinesis, reported by workers, and from CloudWatch."""
 
 import re
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 
 import pytest
 from botocore.exceptions import ClientError
@@ -11,6 +11,7 @@ from pykcl.errors import SetupError, TemporaryError, Throttled
 from pykcl.local.stream import LocalKinesis
 from pykcl.model.checkpoint import AT_LATEST, AT_TRIM_HORIZON, Checkpoint
 from pykcl.model.kpl import UserRecord, aggregate
+from pykcl.model.shard import HashRange
 from pykcl.operate.lag import (
     MAX_METRIC_AGE,
     MAX_PARALLEL,
@@ -101,6 +102,41 @@ def test_a_half_done_aggregate_is_unread_and_a_done_one_is_not(kinesis, stream, 
     assert lag_of(stream, clock, Checkpoint(number, 2)).behind == 0
 
 
+@pytest.mark.parametrize(("distribution", "waits"), [("AUTO", 50), ("USER_PARTITION_KEY", 0)])
+def test_a_half_done_aggregate_of_other_hash_keys_is_unread_where_keys_are_ignored(
+    clock, distribution, waits
+):
+    """The worker delivers it whole there; on any other stream it drops it, as Java does."""
+    clock.utcnow_millis = lambda: 1_790_000_000_000 + int(clock.now * 1000)
+    kinesis = LocalKinesis(clock.utcnow_millis)
+    kinesis.create_stream("orders", 2, mode="ON_DEMAND", distribution=distribution)
+    stream = Stream(kinesis, "orders", clock)
+    (blob,) = aggregate([UserRecord("key", key, b"x") for key in ("0", str(2**128 - 1))])
+    put_into = kinesis.put_record("orders", blob.data, "key")
+    clock.now += 50
+    keys = stream.list_shards().by_id[put_into.shard_id].hash_range
+    (found,) = (
+        KinesisLag(stream, clock)
+        .lags(
+            [
+                lease(0, "w1", Checkpoint(put_into.sequence_number, 0)).with_(
+                    key=put_into.shard_id, hash_range=keys
+                )
+            ]
+        )
+        .values()
+    )
+    assert found.behind == pytest.approx(waits, abs=1)
+
+
+def test_the_range_that_kinesis_lists_decides_about_an_aggregate_not_that_of_the_row(kinesis, stream, clock):
+    (blob,) = aggregate([UserRecord(f"key-{number}", None, b"x") for number in range(3)])
+    number = put(kinesis, blob.data)
+    clock.now += 50
+    wrong = lag_of(stream, clock, Checkpoint(number, 1), hash_range=HashRange(0, 1))
+    assert wrong.behind == pytest.approx(50, abs=1)
+
+
 def test_a_checkpoint_older_than_the_oldest_record_is_told_to_be_trimmed(kinesis, stream, clock):
     first = put(kinesis)
     clock.now += 23 * 3600
@@ -179,6 +215,9 @@ def test_no_more_shards_are_asked_at_once_than_it_says(clock):
             most[0] = max(most[0], now[0])
             now[0] -= 1
             raise Throttled("no")
+
+        def server_time_millis(self):
+            return 0
 
     found = KinesisLag(Slow(), clock).lags([lease(number, "w1") for number in range(100)])
     assert len(found) == 100
@@ -265,7 +304,7 @@ class Metrics:
             assert not names
             results.append({
                 "Id": query["Id"], "StatusCode": self.status, "Values": [millis for _, millis in points],
-                "Timestamps": [datetime.fromtimestamp(NOW / 1000 - age, timezone.utc) for age, _ in points],
+                "Timestamps": [datetime.fromtimestamp(NOW / 1000 - age, UTC) for age, _ in points],
             })  # fmt: skip
         first = int(request.get("NextToken", 0))
         more = {"NextToken": str(first + self.page)} if first + self.page < len(results) else {}

@@ -192,8 +192,10 @@ def _classified(table: Table) -> Table:
 # -- ours ---------------------------------------------------------------------------------------------------------
 
 
-def decided(table: Table, rng: Random, *, shuffled: bool = False) -> Decision:
-    """Return our decision about a table. shuffled: about its rows in an order by chance."""
+def decided(table: Table, rng: Random, *, shuffled: bool = False, steady: bool = False) -> Decision:
+    """Return our decision about a table. shuffled: about its rows in an order by chance. steady: as our leader decides,
+    and not as Java's does.
+    """
     rows, reports = list(table["leases"]), list(table["metrics"])
     if shuffled:
         rng.shuffle(rows)
@@ -214,7 +216,9 @@ def decided(table: Table, rng: Random, *, shuffled: bool = False) -> Decision:
                 for row in asked
             },
         ),
-        settings=AssignmentSettings(**{**settings, "strategy": Strategy[settings["strategy"]]}),
+        settings=AssignmentSettings(
+            **{**settings, "strategy": Strategy[settings["strategy"]], "steady": steady}
+        ),
         rng=rng,
     )
 

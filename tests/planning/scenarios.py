@@ -471,7 +471,9 @@ class _Attempts:
             if part.condition is not None:
                 self.steps.append(f"letter {part.start}-{part.stop} {part.condition.value} {part.attempts}")
                 self._work.returned()
-                if part.condition is Condition.RETRY_ATTEMPTS_EXHAUSTED and self._in_a_row.exhausted():
+                if part.condition is Condition.RETRY_ATTEMPTS_EXHAUSTED and self._in_a_row.exhausted(
+                    len(part)
+                ):
                     self.steps.append("hand back")
                     return
                 continue

@@ -5,7 +5,7 @@ import math
 from random import Random
 
 import pytest
-from assignment_vectors import FIXTURE, RECORDED, decided, result_of
+from assignment_vectors import FIXTURE, RECORDED, decided, result_of, tables
 
 from pykcl.model.checkpoint import AT_SHARD_END, Checkpoint
 from pykcl.model.fleet_rows import WorkerMetrics
@@ -308,6 +308,65 @@ def test_within_the_threshold_nothing_moves_unless_a_worker_is_above_its_limit()
     assert given(run(leases, metrics)).keys() <= {"0", "2", "4"}
     small = [*leases, lease(6, "a", "0.1")]
     assert given(run(small, metrics)) == {"6": "b"}
+
+
+def moved(leases, metrics):
+    """Whether anything moves by our rule, and by that of Java 3.5.1."""
+    return tuple(
+        bool(run(leases, metrics, settings=AssignmentSettings(steady=steady)).assignments)
+        for steady in (True, False)
+    )
+
+
+@pytest.mark.parametrize(
+    ("least", "most", "found"),
+    [
+        (2, 4, (False, True)),
+        (2, 11.9, (False, True)),
+        (2, 12.1, (True, True)),
+        (50, 60, (False, False)),
+        (50, 62, (True, True)),
+    ],
+)
+def test_a_cpu_must_be_five_points_and_a_tenth_from_the_average(least, most, found):
+    leases = [lease(number, "ab"[number % 2], "1") for number in range(40)]
+    assert moved(leases, [busy("a", most), busy("b", least)]) == found
+
+
+def test_a_worker_above_its_limit_is_relieved_whatever_the_band():
+    leases = [lease(number, "ab"[number % 2], "1") for number in range(40)]
+    assert moved(leases, [busy("a", 4, limit=3.0), busy("b", 2)]) == (True, True)
+
+
+def test_a_throughput_that_may_be_chance_moves_nothing():
+    """Its limit is the average, so Java 3.5.1 takes from every worker that is above it."""
+    even = [lease(number, "ab"[number % 2], "0.96" if number % 2 else "1.04") for number in range(100)]
+    assert moved(even, idle("a", "b")) == (False, True)
+    few = [lease(number, "ab"[number % 2], "0" if number % 2 else "0.1") for number in range(10)]
+    assert moved(few, idle("a", "b")) == (False, True)
+    busier = [lease(number, "ab"[number % 2], "1" if number % 2 else "100") for number in range(10)]
+    assert moved(busier, idle("a", "b")) == (True, True)
+
+
+def test_where_hardly_anything_flows_a_new_worker_gets_leases_all_the_same():
+    leases, workers = [lease(number, "a", "0.01") for number in range(10)], idle("a", "b")
+    for _ in range(20):
+        found = given(run(leases, workers))
+        leases = [one.with_(owner=found.get(one.key.removeprefix("shardId-"), one.owner)) for one in leases]
+    assert sorted(one.owner for one in leases) == ["a"] * 5 + ["b"] * 5
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_what_moves_is_taken_from_workers_from_which_java_may_take(seed):
+    table = next(iter(reversed(tables(seed + 1, seed=11))))
+    owners = {row["key"]: row["owner"] for row in table["leases"]}
+
+    def taken_from(steady):
+        decisions = [decided(table, Random(number), steady=steady) for number in range(30)]
+        given_up = [one for decision in decisions for one in decision.assignments]
+        return {owners[one.lease_key] for one in given_up if one.reason is AssignmentReason.BALANCE}
+
+    assert taken_from(steady=True) <= taken_from(steady=False)
 
 
 def test_without_graceful_handoff_a_lease_moves_at_once():

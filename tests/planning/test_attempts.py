@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pykcl.model.dead_letter import Condition
-from pykcl.planning.attempts import Cause, Failure, Policy, Verdict, WorkList
+from pykcl.model.record import Record
+from pykcl.planning.attempts import Cause, Failure, InARow, Policy, Successes, Verdict, WorkList
 
 
 class Run:
@@ -122,3 +123,52 @@ def test_what_cannot_be_decoded_is_given_up_under_its_own_condition_and_counts_n
         parts.append((part.start, part.stop, part.condition, part.attempts))
         work.returned()
     assert parts == [(0, 1, None, 0), (1, 2, Condition.DECODE_FAILED, 0), (2, 3, None, 0)]
+
+
+# -- in a row, where several lanes fail at once ----------------------------------------------------------------
+
+
+def numbered(number):
+    return Record(b"", "key", str(number))
+
+
+def longest_row(outcomes):
+    """One lane: outcomes of its records in order, True for a success."""
+    longest = row = 0
+    for worked in outcomes:
+        row = 0 if worked else row + 1
+        longest = max(longest, row)
+    return longest
+
+
+@given(st.lists(st.lists(st.booleans(), max_size=40), max_size=4))
+def test_lanes_that_fail_in_one_round_count_as_one_lane_would(batches):
+    in_a_row, longest = InARow(10_000), 0
+    for batch in batches:
+        outcomes = list(enumerate(batch, 1))
+        successes = Successes()
+        successes.add([numbered(number) for number, worked in outcomes if worked])
+        for number, worked in outcomes:
+            if not worked:
+                if successes.are_before(numbered(number).position, 0):
+                    in_a_row.worked()
+                in_a_row.exhausted()
+                longest = max(longest, in_a_row.count)
+        if successes.are_behind():
+            in_a_row.worked()
+    assert longest == longest_row([worked for batch in batches for worked in batch])
+
+
+def test_a_success_before_the_first_attempts_of_both_is_not_between_them():
+    successes = Successes()
+    # Two lanes, far apart; then the database goes down.
+    successes.add([numbered(number) for number in (*range(1, 10), *range(500, 900))])
+    assert successes.are_before(numbered(10).position, 0)
+    assert successes.are_before(numbered(900).position, 0)
+    for round_ in range(1, 10):
+        successes.add([])
+        was_there = [successes.are_before(numbered(each + round_).position, round_) for each in (10, 900)]
+        assert was_there == [round_ == 1, False]
+    assert not successes.are_behind()
+    successes.add([numbered(950)])
+    assert successes.are_behind()

@@ -150,7 +150,7 @@ def test_pykcl_run_calls_nothing_else(aws, tmp_path):
         try:
             wait(lambda: len(set(out.read_text().split())) == 20, "the records")
             process.send_signal(signal.SIGTERM)
-            assert process.wait(30) == 0
+            assert process.wait(300) == 0
         finally:
             if process.poll() is None:
                 process.kill()

@@ -515,7 +515,7 @@ def test_pykcl_run_at_debug_says_nothing_either(aws, ear, tmp_path, options, cod
             if code == 0:
                 wait(lambda: "batch skipped" in err.read_text(), "the skipping")
                 process.send_signal(signal.SIGTERM)
-            assert process.wait(30) == code
+            assert process.wait(300) == code
         finally:
             if process.poll() is None:
                 process.kill()

@@ -223,6 +223,12 @@ def conclude(run: Run, campaign: MeasuredCampaign, figures: Path | None, write_d
         click.echo(f"FAIL: {failure}")
         return 1
     if write_docs:
+        never = [name for name in KINDS if not run.effects.injected[name]]
+        if never:
+            click.echo(
+                f"FAIL: the page shows each kind, and {', '.join(never)} did not happen. Do: more seeds"
+            )
+            return 1
         put_into(GUARANTEES, as_markdown(run))
     if run.totals.seeds < campaign.count:
         click.echo(

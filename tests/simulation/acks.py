@@ -7,17 +7,22 @@ processes several records at a time.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
+from pykcl.errors import ConfigError, TemporaryError
+from pykcl.events import Event, RecordsDeadLettered, RetriesExhausted
+from pykcl.model.dead_letter import DeadLetter
 from pykcl.model.record import Record
 from pykcl.processor import Batch, InitializationInput
 from pykcl.testing.simulation.delivery import Ownership, Position, position_of
 from pykcl.testing.simulation.guarantees import Guarantee
 from pykcl.testing.simulation.processors import FaultyProcessor
 from tests.simulation.checkers.request_budget import Rule
-from tests.simulation.lanes import AckBook, LaneChecker, draw_lanes
+from tests.simulation.lanes import AckBook, BadLanes, LaneChecker, LaneLetters, draw_lane_policies, draw_lanes
+from tests.simulation.letters import SharedDestination
 from tests.simulation.quiescence import FleetQuiescence
 from tests.simulation.world import CheckedWorld
 
@@ -104,6 +109,12 @@ class AckProcessor(FaultyProcessor):
                 seconds = 10_000.0
             if not self._holds_back(owning, seconds):
                 return
+            if faults.happens("F23.rejects", about):
+                # The program logs that, and has another way to be done with the record, some time later.
+                with suppress(TemporaryError, ConfigError):
+                    batch.reject(record, "at random")
+                if not self._holds_back(owning, faults.rng("F23.rejects").uniform(1, 10)):
+                    return
             position = _position(record)
             # Said first: once it is acked, a checkpoint may pass it before this thread goes on.
             self._book.says_done(position)
@@ -131,6 +142,13 @@ class AckProcessor(FaultyProcessor):
             if self._faults.healed:
                 break
         return True
+
+
+class DownForEver:
+    """A DeadLetterDestination that keeps nothing."""
+
+    def send(self, letters: Sequence[DeadLetter]) -> None:
+        raise TemporaryError("the destination is down")
 
 
 class AckQuiescence(FleetQuiescence):
@@ -163,8 +181,11 @@ class AckWorld(CheckedWorld):
         way = random.Random(f"{self.simulation.seed}/way")
         self.way = way.choice(["acks", "lanes", "async lanes"])
         self.rng = random.Random(f"{self.simulation.seed}/acks")
+        given_up: dict[str, Any] = {}
         if self.way == "acks":
             self.options.update(draw_acks(self.rng))
+            if self.options["on_error"] == "retry":
+                self.options["dead_letters"] = DownForEver()
             self.options.pop("checkpoint_interval", None)
         else:
             self.options.update(draw_lanes(self.rng))
@@ -173,11 +194,42 @@ class AckWorld(CheckedWorld):
             else:
                 self.options.pop("checkpoint_interval", None)
             self.concurrency = self.rng.choice([2, 4, 16] if self.way == "lanes" else [1, 2, 4, 16])
+            given_up = draw_lane_policies(random.Random(f"{self.simulation.seed}/lane policies"))
+            self.options.update(given_up)
         super()._create_checkers()
         # Besides those after a batch one a second while lanes run, or acks come in and no batch does.
         self.observer.budgets.rules["checkpoint"] = Rule(20, 28, ("batch", "GetItem"))
         self.observer.losses.reads_ahead = self.options["batch_window"] > 0
         self.books: dict[tuple[str, str], AckBook] = {}
+        self.bad: BadLanes | None = None
+        self.letters: LaneLetters | None = None
+        if given_up:
+            self._give_up_what_is_bad()
+
+    def _give_up_what_is_bad(self) -> None:
+        self.bad = BadLanes(self.simulation, self.faults)
+        self.letters = LaneLetters(
+            self.delivery,
+            blame=self.bad.kind,
+            believes=self._may_believe,
+            kinesis_millis=self.kinesis_millis,
+            max_attempts=self.options["max_attempts"],
+            max_age=None,
+            exact=True,
+            splits=False,
+        )
+        self.letters.books, self.letters.now = self.books, lambda: self.simulation.now
+        self.options["dead_letters"] = SharedDestination(self.simulation, self.faults, self.letters)
+
+    def _heard(self, host: str, event: Event) -> None:
+        super()._heard(host, event)
+        if self.letters is None:
+            return
+        if isinstance(event, RecordsDeadLettered):
+            self.letters.heard(host, event)
+        limit = self.options["dead_letters_in_a_row"]
+        if isinstance(event, RetriesExhausted) and "in_a_row" in event.cause:
+            self.letters.handed_back(host, event, limit)
 
     def _processor(self, name: str, stop: Callable[[], bool]) -> FaultyProcessor:
         kind = AckProcessor if self.way == "acks" else LaneChecker
@@ -189,6 +241,8 @@ class AckWorld(CheckedWorld):
             processor.max_unacked = self.options["max_unacked"]
         else:
             processor.way, processor.concurrency = self.way, self.concurrency
+            processor.bad = self.bad
+            processor.owners = {} if self.letters is None else self.letters.owners
         return processor
 
 

@@ -30,6 +30,8 @@ class FleetChaos(Chaos):
             "F15": self.foreigners.put_rows,
             "F15.deleted": self._operators.delete_row,
             "F15.counter": self._operators.put_counter_back,
+            "F15.checkpoint": self._operators.move_checkpoint,
+            "F15.reset": self._operators.move_checkpoint_and_counter,
             "F15.ranges": self._operators.drop_ranges,
             "F20": self._start_java,
         }

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from pykcl.aws.errors import error_code
 from pykcl.aws.table_admin import STATE_SUFFIX
-from pykcl.errors import IteratorExpired, SetupError, TemporaryError
+from pykcl.errors import IteratorExpired, SetupError, ShardGone, TemporaryError
 from pykcl.interfaces import Fetched
 from pykcl.local.request_log import ROW_WRITES
 from pykcl.local.shards import HOUR_MILLIS
@@ -107,14 +107,15 @@ class InstrumentedStream:
     def wait_for_any(self, asked: Sequence[SlowPage], timeout: float) -> None:
         self._inner.wait_for_any(asked, timeout)
 
-    def server_time_millis(self) -> int:
-        return self._inner.server_time_millis()
+    def server_time_millis(self, *, as_seen: bool = False) -> int:
+        return self._inner.server_time_millis(as_seen=as_seen)
 
     def _metered(self, kind: str, shard_id: str, call: Callable[[], Answer]) -> Answer:
         try:
             answer = call()
-        except IteratorExpired:
-            self._asked("iterator expired", shard_id)
+        except (IteratorExpired, ShardGone) as refusal:
+            expired = isinstance(refusal, IteratorExpired)
+            self._asked("iterator expired" if expired else "shard denied", shard_id)
             self._asked(kind, shard_id)
             raise
         except Exception as error:

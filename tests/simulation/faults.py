@@ -19,6 +19,12 @@ _OF_FLEETS = (
     Kind("F15.deleted", "an operator deletes the row of a lease that is being read", PER_STEP),
     Kind("F15.counter", "another library takes a lease and puts its counter back", PER_STEP),
     Kind(
+        "F15.checkpoint",
+        "somebody moves the checkpoint of a held lease, and leaves its counter",
+        (0.01, 0.03),
+    ),
+    Kind("F15.reset", "somebody moves the checkpoint of a held lease, and its counter", (0.01, 0.03)),
+    Kind(
         "F15.ranges",
         "rows lack the hash range of their shard, as those of old versions do",
         (0.03, 0.06, 0.1),
@@ -52,6 +58,11 @@ _OF_FLEETS = (
     Kind("F23.late", "a record is acked up to 20 s after its delivery", (0.05, 0.2)),
     Kind("F23.never", "a record is not acked while faults happen", (0.005, 0.02)),
     Kind("F23.twice", "a record is acked twice", (0.1, 0.3)),
+    Kind("F23.rejects", "a record is rejected in vain, and acked up to 10 s later", (0.05, 0.2)),
+    Kind("F23.swallows", "a call that is cancelled swallows that, and returns, at once or late", (0.5, 1.0)),
+    Kind("F23.drops", "a call whose lease is lost returns late, with its work not done", (0.3, 1.0)),
+    Kind("F23.bad", "a record makes every call of its lane raise", (0.02, 0.1, 0.3)),
+    Kind("F23.outage", "what all handlers need is down for up to a minute", (0.002, 0.01)),
 )
 
 
@@ -147,7 +158,9 @@ class AckFaults(FleetFaults):
         super().__init__(seed, off=off | NOT_WITH_ACKS, **options)
 
 
-NOT_WITH_WINDOWS = NOT_WITH_ACKS | {"F13.deleted", "F13.recreated", "F15.deleted", "F15.counter", "F20"}
+NOT_WITH_WINDOWS = NOT_WITH_ACKS | {
+    "F13.deleted", "F13.recreated", "F15.deleted", "F15.counter", "F15.checkpoint", "F15.reset", "F20",
+}  # fmt: skip
 
 
 class WindowFaults(FleetFaults):

@@ -1,7 +1,8 @@
 """Changes of the lease table by others than its workers: operators, foreign rows, a table that is deleted.
 
-Operators delete rows and other libraries put counters back (F15); rows and tables of other applications lie in the way
-(F13.foreign, F15); the table is deleted under a working fleet, perhaps created again by others, and restored (F13).
+Operators delete rows and move checkpoints, and other libraries put counters back (F15); rows and tables of other
+applications lie in the way (F13.foreign, F15); the table is deleted under a working fleet, perhaps created again by
+others, and restored (F13).
 """
 
 from __future__ import annotations
@@ -16,14 +17,17 @@ from pykcl.testing.fleet import TABLE
 from pykcl.testing.memory.dynamodb import Change, Table
 from pykcl.testing.memory.expressions import Item
 from pykcl.testing.simulation.chaos import Producer
-from pykcl.testing.simulation.delivery import END, LIBRARY, checkpoint_position
+from pykcl.testing.simulation.delivery import AT_LATEST, END, FIRST, LIBRARY, checkpoint_position
 from pykcl.testing.simulation.guarantees import Guarantee
 from pykcl.testing.simulation.service_faults import REQUEST_SECONDS
 from pykcl.testing.simulation.world import FAILOVER, WorkerHost
+from tests.simulation.checkers.rows import worker_on
 from tests.simulation.world import CheckedFleet, CheckedWorld
 
 _WAIT_SECONDS = 0.5
 _PATIENCE = 120.0
+_NEAR = 20
+"""Records by which a checkpoint is moved at most, unless it is to the first one."""
 _LATEST_REQUEST = 2 * REQUEST_SECONDS
 _RANGE = {"startingHashKey", "endingHashKey"}
 _NULL: Item = {"startingHashKey": {"NULL": True}, "endingHashKey": {"NULL": True}}
@@ -32,7 +36,8 @@ _WITHOUT_RANGE: tuple[tuple[set[str], Item], ...] = ((_RANGE, {}), ({"endingHash
 
 
 class Operators:
-    """F15.deleted, F15.counter, F15.ranges. What they do is their own fault; that nothing is lost by it is pykcl's."""
+    """F15.deleted, F15.counter, F15.checkpoint, F15.reset, F15.ranges. What they do is their own fault; that nothing is
+    lost by it is pykcl's."""
 
     def __init__(self, world: CheckedWorld, fleet: CheckedFleet) -> None:
         self._world, self._fleet = world, fleet
@@ -41,7 +46,9 @@ class Operators:
     def delete_row(self, rng: random.Random) -> bool:
         """The row of a lease that is held by an owner who believes in it, while no other row depends on it."""
         late = self._world.dynamodb.postponed_keys()
-        key = self._choose(rng, lambda key, row: key not in late and self._is_read(key, row))
+        key = self._choose(
+            rng, lambda key, row: key not in late | self._world.edits.pending and self._is_read(key, row)
+        )
         if key is None:
             return False
         row = self._world.dynamodb.tables[TABLE].rows.pop(key)
@@ -57,7 +64,7 @@ class Operators:
     def put_counter_back(self, rng: random.Random) -> bool:
         """Taken with counter 1, without looking at the one before, and some seconds later given back with 0."""
         # A write that is still under way could find its condition fulfilled once more: nothing can protect from that.
-        late = self._world.dynamodb.postponed_keys()
+        late = self._world.dynamodb.postponed_keys() | self._world.edits.pending
         key = self._choose(rng, lambda key, row: checkpoint_position(row) != END and key not in late)
         if key is None:
             return False
@@ -73,6 +80,78 @@ class Operators:
         seconds = rng.uniform(_LATEST_REQUEST, 1.5 * FAILOVER)
         self._world.simulation.spawn(owner, LIBRARY, lambda: self._give_back(key, owner, seconds))
         return True
+
+    def move_checkpoint(self, rng: random.Random) -> bool:
+        """Forward, back, or to its end, under an owner that is at work. The counter, which is the fence, stays."""
+        return self._edit(rng, rng.choice(["forward", "back", "forward", "back", "end"]), 0)
+
+    def move_checkpoint_and_counter(self, rng: random.Random) -> bool:
+        """The same with the counter: the ownership ends. Where every worker notes the true time, also to LATEST."""
+        step, place = rng.choice([1, 5]), rng.choice(["forward", "back", "latest"])
+        faults = self._world.faults
+        if place == "latest" and (faults.has_java or faults.has("F5.date")):
+            # Java begins at LATEST when it comes to open the shard, and notes that nowhere. By a clock that is behind a
+            # worker begins too early, as it should.
+            place = "forward"
+        return self._edit(rng, place, step)
+
+    def _edit(self, rng: random.Random, place: str, step: int) -> bool:
+        world = self._world
+        key = self._choose(
+            rng, lambda key, row: key not in world.edits.pending and self._is_worked_on(key, row)
+        )
+        row = world.row(key) if key is not None else None
+        if key is None or row is None:
+            return False
+        wanted = self._place(rng, key, row, place)
+        if wanted is None:
+            return False
+        counter = {"leaseCounter": {"N": str(int(row["leaseCounter"]["N"]) + step)}}
+        rows = world.dynamodb.tables[TABLE].rows
+        rows[key] = {**row, **wanted, **counter}
+        world.edits.edit(key, row, rows[key])
+        world.rows_checker.edited(key, rows[key])
+        world.simulation.trace.remark(world.simulation.now, f"edited: {key} to {wanted} +{step}")
+        if place == "end":
+            self._see_that_it_does_not_end(key, worker_on(row))
+        return True
+
+    def _place(self, rng: random.Random, key: str, row: Item, place: str) -> Item | None:
+        """Return the checkpoint to write; None: there is none of this kind."""
+        world, at = self._world, checkpoint_position(row)
+        if place == "end":
+            # 1) The shard has children; 2) a scan shows its lease as ended; 3) theirs are taken before that is put right.
+            return _at("SHARD_END") if key in world.open_shards() else None
+        if place == "latest":
+            return _at("LATEST") if at != AT_LATEST else None
+        shard = world.record_log.shard(key)
+        # Conditions of writes compare sequence numbers only: what differs within a record is put back one write later.
+        known = [p for p in shard.put if p not in shard.trimmed and p[0] != at[0]]
+        if place == "back":
+            behind = [_at(str(number), sub) for number, sub in known if number < at[0]]
+            return rng.choice([_at("TRIM_HORIZON"), *behind[-_NEAR:]]) if at > FIRST else None
+        ahead = [_at(str(number), sub) for number, sub in known if number > at[0]]
+        return rng.choice(ahead[:_NEAR]) if ahead else None
+
+    def _see_that_it_does_not_end(self, key: str, owner: str | None) -> None:
+        """Wait until its owner has put the checkpoint back. An operator who sees that it has none any more does so."""
+        world = self._world
+        while key in world.edits.pending and key in world.rows():
+            if not any(
+                host.worker_id == owner and world.beliefs.believes(host.name, key)
+                for host in self._fleet.workers()
+            ):
+                row = world.row(key)
+                world.dynamodb.tables[TABLE].rows[key] = {**row, **world.edits.taken_back(key)}
+            world.simulation.sleep(_WAIT_SECONDS)
+
+    def _is_worked_on(self, key: str, row: Item) -> bool:
+        """Return whether a pykcl worker is at work on the lease, and believes in it."""
+        owner = worker_on(row)
+        hosts = [host for host in self._fleet.awake_workers() if host.worker_id == owner]
+        return checkpoint_position(row) != END and any(
+            self._world.beliefs.believes(host.name, key) for host in hosts
+        )
 
     def drop_ranges(self, rng: random.Random) -> bool:
         """Rows as versions before 2.3 leave them, or with half of their hash range, or with NULL for it."""
@@ -141,6 +220,13 @@ class Operators:
             rows[key] = {**rows[key], "leaseCounter": {"N": "0"}}
             del rows[key]["leaseOwner"]
             self._world.beliefs.stolen(key)
+
+
+def _at(sequence_number: str, sub_sequence_number: int = 0) -> Item:
+    return {
+        "checkpoint": {"S": sequence_number},
+        "checkpointSubSequenceNumber": {"N": str(sub_sequence_number)},
+    }
 
 
 _N0 = {"N": "0"}
@@ -378,8 +464,7 @@ def _at_the_start(row: Item) -> Item:
     return {
         **{name: value for name, value in row.items() if name != "leaseOwner"},
         "leaseCounter": {"N": "0"},
-        "checkpoint": {"S": "TRIM_HORIZON"},
-        "checkpointSubSequenceNumber": {"N": "0"},
+        **_at("TRIM_HORIZON"),
     }
 
 

@@ -55,6 +55,10 @@ class LetterChecker:
         believed = self._believes(host, shard_id)
         self._expect(believed, f"{where} without belief in the lease", Guarantee.SILENT_AFTER_LOSS)
         shard = self._record_log.shard(shard_id)
+        # With a clock that is behind, a start at LATEST reads what was put before it. That is owed to nobody.
+        positions = [position for position in positions if position not in shard.before]
+        if not positions:
+            return
         span = shard.put[shard.index(positions[0]) : shard.index(positions[-1]) + 1]
         # What retention took was there for one who read the shard before, and not for one who read across the gap.
         there = [position for position in span if position in positions or position not in shard.trimmed]
@@ -92,12 +96,16 @@ class LetterChecker:
 
     def heard(self, host: str, event: RecordsDeadLettered) -> None:
         """Check that a host goes on behind records only when their letter is kept."""
+        if positions := self.reported(host, event):
+            self._checker.given_up(self.owners[host, event.shard], positions)
+
+    def reported(self, host: str, event: RecordsDeadLettered) -> list[Position]:
+        """Check that a letter is reported only when it is kept; return its records."""
         shard_id, positions = self.kept.get(event.letter, (event.shard, []))
         where = f"{host} {event.shard}: letter {event.letter} of {event.first} to {event.last}"
         fits = shard_id == event.shard and len(positions) == event.records
         self._expect(fits, f"{where} is reported, and not kept")
-        if fits:
-            self._checker.given_up(self.owners[host, shard_id], positions)
+        return positions if fits else []
 
     def _expect(self, holds: bool, what: str, guarantee: Guarantee = Guarantee.NO_GAP) -> None:
         self._checker.expect(holds, guarantee, what)

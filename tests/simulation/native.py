@@ -136,6 +136,7 @@ class NativeWorld(CheckedWorld):
             self.violations,
             now=now,
             aws_seconds=lambda: self.kinesis_millis() / 1000,
+            seen_seconds=self.seen_seconds,
             frozen=self.observer.frozen,
             worker_ids=self.rows_checker.worker_ids,
             options=self.options,
@@ -200,6 +201,10 @@ class NativeWorld(CheckedWorld):
     def taken(self) -> int:
         """Number of leases that moved though nobody asked for them: a leader moves others for the balance."""
         return self.expired + self.leader_checker.expired + self.follower.taken
+
+    def seen_seconds(self, host: str) -> float:
+        """Return the clock of AWS as the answers to a host say it."""
+        return (self.kinesis_millis() + self.outages.ahead_millis(host, self.simulation.now)) / 1000
 
     def epoch(self) -> int:
         """Return the seconds by the clock of AWS."""

@@ -42,6 +42,10 @@ _RESCUED = 135.0
 late, and scan once in thirty seconds whether it stands still."""
 
 
+_QUIET_ROUNDS = 15
+"""Rounds of the leader; it balances in every third one."""
+
+
 class NativeQuiescence(FleetQuiescence):
     """FleetQuiescence of a fleet whose leader assigns the leases, at last without a leader."""
 
@@ -59,6 +63,7 @@ class NativeQuiescence(FleetQuiescence):
         self._fleet_is_balanced()
         self._newcomer_gets_its_share()
         self._nothing_moves()
+        self._no_lease_moves_back_and_forth()
         self._nothing_moves_under_strain()
         self._who_is_cut_off_lets_go()
         self._a_dead_reader_is_replaced()
@@ -163,6 +168,18 @@ class NativeQuiescence(FleetQuiescence):
             return self._is_balanced()
 
         self._expect_soon(is_balanced, _SETTLED, Guarantee.BALANCE, lambda: str(self._world.owners()))
+
+    def _no_lease_moves_back_and_forth(self) -> None:
+        """A few records flow. A leader of pykcl may move a lease for the balance; what then moves again, moves for nothing."""
+        world = self._world
+        if isinstance(world.leader(self._fleet.alive), JavaHost):
+            return
+        before, chance = world.leader_checker.moved.copy(), self._rng
+        for _ in range(_QUIET_ROUNDS):
+            self._producer.put_on_every_shard(chance=chance)
+            self._sleep(ROUND)
+        again = sorted(key for key, count in (world.leader_checker.moved - before).items() if count > 1)
+        world.violations.expect(not again, Guarantee.NO_CHURN, f"for the balance, these move twice: {again}")
 
     def _a_dead_reader_is_replaced(self) -> None:
         self._a_follower_reads()

@@ -164,9 +164,9 @@ def figure_rows(run: Run) -> list[tuple[str, str, str]]:
 
 
 def caught_bugs(learned: Path = Path("tests/mutants/known_seeds.json")) -> str:
-    """How many of its mutants the mutants caught when it last looked, as it wrote down; "-" outside of a checkout.
+    """How many mutants simulations caught when `tests.mutants` last looked, as it wrote down; "-" outside of a checkout.
 
-    It writes down every mutant: one that was not caught has no seeds.
+    It writes down every mutant that simulations are to catch: one that was not caught has no seeds.
     """
     try:
         known = json.loads(learned.read_text("utf-8"))

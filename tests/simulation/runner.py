@@ -31,7 +31,7 @@ EVERY_SIXTH = 6
 """How often a simulation has a fleet of KCL 3.x in its own mode, unless it is said."""
 EVERY_TWELFTH = 12
 """How often the records of a simulation are settled one by one, unless it is said."""
-HANG_SECONDS = 120.0
+HANG_SECONDS = 600.0
 """Real seconds after which a simulation counts as hung."""
 
 _GRACE_SECONDS = 10.0

@@ -73,6 +73,17 @@ def test_figures_are_not_written_where_there_is_no_page_for_them(tmp_path, monke
     assert BEGIN in done.output
 
 
+def test_figures_of_a_run_in_which_a_kind_of_fault_did_not_happen_are_not_written(tmp_path, monkeypatch):
+    page = tmp_path / "docs/concepts/guarantees.md"
+    page.parent.mkdir(parents=True)
+    page.write_text(f"{BEGIN}\n{END}\n")
+    monkeypatch.chdir(tmp_path)
+    done = measure("--seeds", "1", "--off", OFF, "--write-docs")
+    assert done.exit_code == 1
+    assert "F7" in done.output.splitlines()[-1]
+    assert page.read_text() == f"{BEGIN}\n{END}\n"
+
+
 def test_a_replay_that_is_kept_ends_with_0_and_tells_its_digest():
     done = measure("--seed", "3", "--off", OFF)
     assert done.exit_code == 0
@@ -433,6 +444,14 @@ def test_the_figures_in_the_documentation_are_what_the_command_writes_apart_from
     section = text.partition(BEGIN + "\n")[2].partition("\n" + END)[0]
     assert masked(section) == masked(as_markdown(_run([run_job(Job(3, NO_FAULTS))])))
     assert len(masked(section)) > len(KINDS) + 20
+
+
+def test_each_kind_of_fault_in_the_documentation_was_injected():
+    text = (ROOT / "docs/concepts/guarantees.md").read_text("utf-8")
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines()]
+    faults = {row[0]: int(row[2].replace(",", "")) for row in rows if row[0] in KINDS}
+    assert faults.keys() == KINDS.keys()
+    assert min(faults.values()) > 0, [name for name, times in faults.items() if not times]
 
 
 def test_a_figure_that_is_missing_or_has_another_bound_is_noticed():

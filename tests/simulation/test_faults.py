@@ -70,8 +70,8 @@ def broken_in_a_simulation_with(*kinds, options=None):
 @pytest.mark.parametrize(
     "kind",
     [
-        "F10.kms", "F13.recreated", "F14.while", "F15.deleted", "F15.counter", "F15.ranges", "F16", "F18.creating", "F18.initialize",
-        "F18.checkpoint",
+        "F10.kms", "F13.recreated", "F14.while", "F14.credentials", "F15.deleted", "F15.counter", "F15.checkpoint", "F15.reset",
+        "F15.ranges", "F16", "F18.creating", "F18.initialize", "F18.checkpoint",
     ],
 )  # fmt: skip
 def test_it_happens_and_every_guarantee_is_kept(kind):
@@ -366,6 +366,25 @@ def test_a_forbidden_action_counts_when_it_is_refused():
     with pytest.raises(Exception, match="not authorized"):
         client.scan(TableName="t")
     assert (faults.injected["F14.while"], outages.refused) == (1, {"w1"})
+
+
+def test_every_action_is_refused_while_the_credentials_of_a_host_are():
+    faults, outages, now = FleetFaults(1, off=NO_FAULTS), Outages(), [0.0]
+    host = ["w1"]
+    client = _table(
+        DynamoFaults(
+            faults, outages, host=lambda: host[0], now=lambda: now[0], spares=lambda host: False, rows=dict
+        )
+    )
+    outages.replace_keys("w1", 10.0, random.Random(1))
+    for call in (client.scan, client.describe_table):
+        with pytest.raises(Exception, match=r"ExpiredToken|UnrecognizedClient|InvalidSignature"):
+            call(TableName="t")
+    host[0] = "w2"
+    client.scan(TableName="t")
+    host[0], now[0] = "w1", 11.0
+    client.scan(TableName="t")
+    assert (faults.injected["F14.credentials"], outages.refused) == (2, {"w1"})
 
 
 def test_a_scan_that_is_a_moment_old_shows_what_was_deleted_and_not_what_is_new():

@@ -26,6 +26,7 @@ from pykcl.testing.simulation.world import FAILOVER, GRACE, Host, SimulatedFleet
 from pykcl.worker.worker import Worker
 from tests.java_peer.options import JavaOptions
 from tests.java_peer.peer import JavaPeer
+from tests.simulation.checkers.edits import EditedCheckpoints
 from tests.simulation.checkers.losses import DeletedRows
 from tests.simulation.checkers.observer import Observer
 from tests.simulation.checkers.rows import RowChecker, is_about_the_shard_only
@@ -107,7 +108,7 @@ class CheckedWorld(World):
             options=self.options,
             failover=FAILOVER,
             settling=SETTLING,
-            row=self.row,
+            row=lambda key: self.edits.as_known(key, self.row(key)),
             rows=self.rows,
             worker_ids=self.rows_checker.worker_ids,
             is_gone=self.is_gone,
@@ -116,6 +117,18 @@ class CheckedWorld(World):
         self.deleted_rows = DeletedRows(
             self.must_be_reported, now=lambda: self.simulation.now, joined=self.observer.joined
         )
+        self.edits = EditedCheckpoints(
+            self.record_log,
+            self.violations,
+            self.must_be_reported,
+            now=lambda: self.simulation.now,
+            kinesis_millis=self.kinesis_millis,
+            worker_ids=self.rows_checker.worker_ids,
+            is_excused=self.observer.could_not_report,
+            believes=self.beliefs.believes,
+        )
+        self.observer.losses.is_at_latest = self.edits.is_at_latest
+        self.delivery.start_of = self.edits.start_of
         self.observer.ownership.on_taken = lambda host, key: self._streams[host].starts_anew(key)
 
     @property
@@ -128,7 +141,7 @@ class CheckedWorld(World):
         # Java steps over what retention took without a word.
         rows = {} if self.faults.has_java else self.rows()
         for key, row in rows.items():
-            position = checkpoint_position(row)
+            position = checkpoint_position(self.edits.with_own_checkpoint(key, row))
             # What went before anybody had read that far was never known to anybody. And of the rest a batch that is
             # under way may still come to be delivered.
             unread = {lost for lost in self.record_log.shard(key).never_delivered() if lost > position}
@@ -161,6 +174,7 @@ class CheckedWorld(World):
         super()._row_changed(change)
         if change.table != TABLE:
             return
+        change = self.edits.row_changed(change)
         self.rows_checker.row_changed(change)
         self.deleted_rows.row_changed(change)
         if is_about_the_shard_only(change):
@@ -177,6 +191,7 @@ class CheckedWorld(World):
             self.left_behind[host] = frozenset(event.threads)
         if isinstance(event, DataLost):
             self.lost.append(event)
+        self.edits.heard(host, event)
         self.observer.heard(host, event)
 
     # -- hosts -------------------------------------------------------------------------------------------------
@@ -279,6 +294,7 @@ class CheckedFleet(SimulatedFleet):
     def kill(self, name: str) -> None:
         super().kill(name)
         self._world.observer.killed(name)
+        self._world.edits.forget(name)
         self._not_checked.pop(name, None)
 
     def freeze(self, name: str, seconds: float) -> None:
@@ -309,6 +325,7 @@ class CheckedFleet(SimulatedFleet):
             del self._not_checked[host.name]
             self._check_failure(host)
         self._world.observer.poll()
+        self._world.edits.poll()
 
     def _check_failure(self, host: WorkerHost) -> None:
         """Check what it ended with, whether it was asked to end or not: a failure needs a cause shortly before it."""

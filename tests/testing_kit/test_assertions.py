@@ -83,7 +83,7 @@ def test_a_skipped_record_is_no_loss_and_yet_not_processed():
     assert_no_loss(result)
     text = failure(assert_at_least_once, result)
     assert "record 2 of 3 (b'no json', key 'key-1', shardId-000000000000): in the batch at which" in text
-    assert "raised JSONDecodeError at kit_processors.py:" in text
+    assert "raised NotJson at kit_processors.py:" in text
     assert 'skipped as on_error="skip" says' in text
 
 

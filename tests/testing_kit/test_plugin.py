@@ -96,8 +96,9 @@ def test_a_simulation_and_a_real_worker_agree(kinesis, worker):
 def test_workers_of_one_application_share_the_shards(kinesis, worker):
     kinesis.create_stream("orders", 4)
     first, second = (worker(Orders, "orders", failover_time=2.0, cleanup_interval=0.0) for _ in range(2))
-    deadline = time.monotonic() + 30
-    while all(call.worker == "worker-1" for call in first.result.calls) and time.monotonic() < deadline:
+    deadline = time.monotonic() + 300
+    # Either may take all leases first.
+    while len({call.worker for call in first.result.calls}) < 2 and time.monotonic() < deadline:
         time.sleep(0.05)
     kinesis.put("orders", *range(80))
     assert_at_least_once(first.wait_delivered(), Orders.done, by=text_of)
@@ -130,7 +131,7 @@ def test_a_worker_that_stops_by_itself_ends_the_wait(kinesis, worker):
     kinesis.create_stream("orders")
     kinesis.put("orders", "no json")
     running = worker(Raises, "orders", on_error="raise")
-    with pytest.raises(RunFailed, match="The worker has stopped: process_records raised JSONDecodeError"):
+    with pytest.raises(RunFailed, match="The worker has stopped: process_records raised NotJson"):
         running.wait_checkpointed()
     assert isinstance(running.result.error, ProcessorFailed)
 

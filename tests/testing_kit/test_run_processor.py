@@ -5,7 +5,7 @@ import re
 import subprocess
 import sys
 import time
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -126,7 +126,7 @@ def test_aggregated_records_are_grouped_by_shard_and_delivered_one_by_one():
 
 
 def test_records_arrive_when_they_are_told_to():
-    first = datetime(2024, 2, 29, 12, tzinfo=timezone.utc)
+    first = datetime(2024, 2, 29, 12, tzinfo=UTC)
     later = first + timedelta(days=3)
     given = [*records("a", arrived=first), *records("b", "c", arrived=later), *records("d")]
     result = run_processor(Orders, given)
@@ -229,7 +229,7 @@ def test_a_processor_that_always_raises_fails_with_its_own_error_as_the_cause():
     text = str(caught.value)
     assert "did not end within 600 simulated seconds. The same run again: seed=4." in text
     assert re.search(
-        r"process_records raised \d+ times, last JSONDecodeError at kit_processors.py:\d+: Expecting", text
+        r"process_records raised \d+ times, last NotJson at kit_processors.py:\d+: .* at character 1", text
     )
     assert "record 1 of 3 (b'1', key 'key-0', shardId-000000000000) and 2 more: in the batch" in text
     assert "Do: correct the processor" in text
@@ -327,7 +327,7 @@ def test_seeds_take_different_courses():
 
 
 def test_a_run_is_short(record_property):
-    """Reported, and bounded only by what would no longer be a unit test: 10 ms is usual."""
+    """Reported, and bounded only by what must be a hang: 10 ms is usual."""
     given = records(*range(100))
     run_processor(Orders, given)
     took = []
@@ -336,4 +336,4 @@ def test_a_run_is_short(record_property):
         run_processor(Orders, given)
         took.append((time.perf_counter() - began) * 1000)
     record_property("milliseconds", min(took))
-    assert min(took) < 1000
+    assert min(took) < 60_000

@@ -1,7 +1,7 @@
 """simulate: a processor in whole fleets, with records of its own; what fails can be run again."""
 
 import re
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from typing import ClassVar
 
 import pytest
@@ -126,7 +126,7 @@ def test_every_record_of_the_user_is_put_however_many_there_are():
         ({"off": ["F99"]}, "no kind of fault called 'F99'"),
         ({"records": {"id": 1}}, "The records are one dict, not a list"),
         ({"records": []}, "records= is empty"),
-        ({"records": records("a", arrived=datetime.now(timezone.utc))}, "arrived= has no meaning in a fleet"),
+        ({"records": records("a", arrived=datetime.now(UTC))}, "arrived= has no meaning in a fleet"),
         ({"what": Orders()}, "one instance per shard"),
     ],
 )

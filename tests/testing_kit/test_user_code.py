@@ -54,7 +54,7 @@ def test_a_loop_without_end_is_reported_and_ended(impatient):
     text = str(caught.value)
     assert text.startswith(f"{CALL} has not returned for 1 s of real time. It stands at test_user_code.py:")
     assert " in spin. Do: give the processor a stand-in" in text
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 300
     while sim_threads() and time.monotonic() < deadline:
         time.sleep(0.01)
     assert sim_threads() == []
@@ -74,7 +74,7 @@ def test_a_deadlock_is_reported_and_its_thread_ends_when_it_can(impatient, shard
         run_processor(processor(wait_for_the_lock), records(*range(20)), shards=shards)
     assert_no_simulation_is_left()
     lock.release()
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 300
     while sim_threads() and time.monotonic() < deadline:
         time.sleep(0.01)
     assert sim_threads() == []
@@ -200,7 +200,7 @@ def test_a_thread_that_nobody_waits_for_harms_no_run(end):
     assert run_processor(create, records(*range(20)), shards=2, end=end).lost == 0
     for each in made:
         each.queue.put(None)
-        each.thread.join(10)
+        each.thread.join(300)
     assert set(Orders.done) == {str(number) for number in range(20)}
     assert_no_simulation_is_left()
 
@@ -338,5 +338,5 @@ def test_a_run_needs_no_main_thread():
     results = []
     thread = threading.Thread(target=lambda: results.append(run_processor(Orders, ONE)))
     thread.start()
-    thread.join(30)
+    thread.join(300)
     assert results[0].lost == 0

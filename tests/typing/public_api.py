@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 
 from pykcl import (
     Acknowledgements,
@@ -293,7 +293,7 @@ def main() -> int:
     config = Config(
         application="orders-app",
         stream="orders",
-        initial_position=datetime(2026, 11, 20, tzinfo=timezone.utc),
+        initial_position=datetime(2026, 11, 20, tzinfo=UTC),
         checkpoint_mode="interval",
         checkpoint_interval=5,
         on_error="retry",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 
 from pykcl import AsyncConsumer, Batch, Consumer, Record, RecordProcessor
 from pykcl.testing import (
@@ -36,7 +36,7 @@ class Orders(RecordProcessor):
 
 def test_in_simulated_time() -> None:
     given: list[InputRecord] = records({"id": 1}, "two", b"three", partition_key="k", aggregated=True)
-    given += records("four", arrived=datetime(2026, 1, 1, tzinfo=timezone.utc))
+    given += records("four", arrived=datetime(2026, 1, 1, tzinfo=UTC))
     result: Result = run_processor(
         Orders, given, end="crash", shards=2, faults=["lost_answers"], max_records=1
     )

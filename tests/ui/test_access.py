@@ -230,7 +230,7 @@ def test_more_viewers_than_there_is_room_for_are_refused(page):
     lines = []
     try:
         for _ in range(24):
-            line = http.client.HTTPConnection("127.0.0.1", page.port, timeout=20)
+            line = http.client.HTTPConnection("127.0.0.1", page.port, timeout=300)
             line.request("GET", "/api/events", headers={"Host": page.host, "Cookie": browser.cookie})
             answer = line.getresponse()
             assert answer.status == 200
@@ -263,7 +263,7 @@ def test_an_address_that_others_reach_is_refused_unless_it_is_named(live_table):
     with pytest.raises(ConfigError, match="ssh -L"):
         server().__enter__()
     with server(names=("fleet.example",)) as served:
-        line = http.client.HTTPConnection("127.0.0.1", int(served.url.rpartition(":")[2]), timeout=20)
+        line = http.client.HTTPConnection("127.0.0.1", int(served.url.rpartition(":")[2]), timeout=300)
         line.request("GET", "/", headers={"Host": "127.0.0.1"})
         assert line.getresponse().status == 421
         line.close()

@@ -88,7 +88,7 @@ class Running(Page):
         if self.process.poll() is None:
             self.process.terminate()
         try:
-            self.process.communicate(timeout=30)
+            self.process.communicate(timeout=300)
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.communicate()
@@ -102,11 +102,11 @@ def test_it_prints_an_address_shows_the_table_and_ends_with_sigterm(aws, tmp_pat
         assert whole["rows"][shard(0)]["state"] == "UNOWNED"
         assert whole["rows"][shard(0)]["lag"]["behind"] == 0.0
         # With a viewer who never leaves.
-        line = http.client.HTTPConnection("127.0.0.1", page.port, timeout=20)
+        line = http.client.HTTPConnection("127.0.0.1", page.port, timeout=300)
         line.request("GET", "/api/events", headers={"Host": page.host, "Cookie": page.browser().cookie})
         line.getresponse().readline()
         page.process.send_signal(signal.SIGTERM)
-        page.process.wait(20)
+        page.process.wait(300)
         assert page.process.returncode == 0
         assert "Traceback" not in page.process.stderr.read()
         line.close()

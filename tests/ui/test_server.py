@@ -28,7 +28,7 @@ def lines(page):
 
     def open_them(text, count):
         for _ in range(count):
-            line = socket.create_connection(("127.0.0.1", page.port), timeout=20)
+            line = socket.create_connection(("127.0.0.1", page.port), timeout=300)
             opened.append(line)
             line.sendall(text.format(host=page.host).encode())
         return opened
@@ -58,7 +58,7 @@ def test_the_oldest_of_too_many_connections_goes(page, lines, text):
 
 def test_who_has_a_session_stays(page, lines, live_table):
     browser = page.browser()
-    watching = http.client.HTTPConnection("127.0.0.1", page.port, timeout=20)
+    watching = http.client.HTTPConnection("127.0.0.1", page.port, timeout=300)
     watching.request("GET", "/api/events", headers={"Host": page.host, "Cookie": browser.cookie})
     events = watching.getresponse()
     opened = lines(HEAD, 2 * MAX_CONNECTIONS)
@@ -72,7 +72,7 @@ def test_who_has_a_session_stays(page, lines, live_table):
 @pytest.mark.parametrize("text", ["", HEAD], ids=["nothing", "half a head"])
 def test_who_does_not_end_a_head_is_cut_off(monkeypatch, live_table, text):
     monkeypatch.setattr(server, "HEAD_SECONDS", 0.1)
-    with Page(live_table) as page, socket.create_connection(("127.0.0.1", page.port), timeout=20) as line:
+    with Page(live_table) as page, socket.create_connection(("127.0.0.1", page.port), timeout=300) as line:
         line.sendall(text.format(host=page.host).encode())
         assert line.recv(65536) == b""
 
@@ -86,7 +86,7 @@ def test_who_does_not_end_a_body_is_refused(monkeypatch, page, lines):
 
 def test_http_2_is_not_spoken(page):
     browser = page.browser()
-    with socket.create_connection(("127.0.0.1", page.port), timeout=20) as line:
+    with socket.create_connection(("127.0.0.1", page.port), timeout=300) as line:
         client = h2.connection.H2Connection(h2.config.H2Configuration(header_encoding="utf-8"))
         client.initiate_connection()
         headers = [
@@ -103,7 +103,7 @@ def test_http_2_is_not_spoken(page):
 def test_nobody_is_led_to_http_2(page):
     browser = page.browser()
     upgrade = {"Connection": "Upgrade, HTTP2-Settings", "Upgrade": "h2c", "HTTP2_Settings": ""}
-    with socket.create_connection(("127.0.0.1", page.port), timeout=20) as line:
+    with socket.create_connection(("127.0.0.1", page.port), timeout=300) as line:
         told = {"Host": page.host, "Cookie": browser.cookie, **upgrade}
         text = "".join(f"{name.replace('_', '-')}: {value}\r\n" for name, value in told.items())
         line.sendall(f"GET /api/state HTTP/1.1\r\n{text}\r\n".encode())

@@ -15,7 +15,7 @@ from pykcl.ui.poller import Fleet, LagPoller
 from pykcl.ui.server import page_server
 from pykcl.ui.state_store import Rates
 
-PATIENCE = 20.0
+PATIENCE = 300
 
 
 class Lags:

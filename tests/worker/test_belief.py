@@ -50,7 +50,9 @@ def test_a_heartbeat_that_only_the_row_tells_of_may_be_the_first_one_without_an_
         lease = Lease("shard", Checkpoint("7"), owner="w1", counter=3)
         settled = Applied(lease.with_(counter=4), confirmed_by_read=True)
         table = _Table(simulation, [(s, settled if a == "settled" else a) for s, a in answers])
-        held = HeldLease(lease, began, table=table, runtime=runtime, config=CONFIG, wake=runtime.event())
+        held = HeldLease(
+            lease, began, table=table, runtime=runtime, config=CONFIG, wake=runtime.event(), events=None
+        )
         for _, answer in answers:
             if isinstance(answer, Unknown):
                 with pytest.raises(TemporaryError):
@@ -67,7 +69,9 @@ def test_a_belief_grows_old_while_the_machine_is_suspended(monkeypatch):
     runtime = SystemRuntime()
     lease = Lease("shard", Checkpoint("7"), owner="w1", counter=3)
     wake = runtime.event()
-    held = HeldLease(lease, runtime.monotonic(), table=None, runtime=runtime, config=CONFIG, wake=wake)
+    held = HeldLease(
+        lease, runtime.monotonic(), table=None, runtime=runtime, config=CONFIG, wake=wake, events=None
+    )
     held.check()
     assert held.is_valid_unlocked()
 

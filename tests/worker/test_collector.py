@@ -172,7 +172,7 @@ def left_by(what):
     return "a request failed each time"
 
 
-worker = Worker("collector", stream="orders", processor=Reading, initial_position="TRIM_HORIZON", failover_time=2.0)
+worker = Worker("collector", stream="orders", processor=Reading, initial_position="TRIM_HORIZON", failover_time=10.0)
 worker.start()
 batches()
 print(left_by(batches), flush=True)

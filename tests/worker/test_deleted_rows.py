@@ -3,7 +3,7 @@
 import pytest
 
 from pykcl.errors import TableGone
-from pykcl.events import DataLost, LeaseCreated, ProcessorRaised
+from pykcl.events import DataLost, LeaseCreated, LeaseLost, LossReason, ProcessorRaised
 from pykcl.model.checkpoint import Checkpoint
 from pykcl.model.lease import Lease
 from pykcl.model.lease_writes import to_item
@@ -219,3 +219,24 @@ def test_a_row_of_java_at_latest_comes_back_with_the_time_of_that_in_whatever_ap
     restored = fleet.rows()[SHARD]
     assert restored.checkpoint.sequence_number == "LATEST"
     assert restored.latest_from >= deleted_at
+
+
+def test_a_row_without_a_counter_is_not_taken_for_one_that_is_gone_and_is_read_again_once_it_is_mended(
+    new_fleet,
+):
+    fleet = new_fleet(shards=1)
+    fleet.start("w1", **OPTIONS)
+    fleet.wait_delivered(fleet.put(5))
+    fleet.simulation.sleep(5.0)
+    row = fleet.items()[SHARD]
+    fleet.dynamodb.put_raw(TABLE, {name: value for name, value in row.items() if name != "leaseCounter"})
+    fleet.wait(lambda: fleet.happened(LeaseLost), 15.0, "the loss")
+    (lost,) = fleet.happened(LeaseLost)
+    assert lost.reason is LossReason.ROW_UNREADABLE
+    assert "its row is there and cannot be read: leaseCounter is missing" in lost.cause
+    put = fleet.put(5, "later")
+    fleet.simulation.sleep(60.0)
+    assert not set(put) & fleet.ledger.payloads.keys()
+    fleet.dynamodb.put_raw(TABLE, {**fleet.items()[SHARD], "leaseCounter": {"N": "900"}})
+    fleet.wait_delivered(put)
+    assert fleet.ledger.duplicates == 0

@@ -1,10 +1,13 @@
 """A worker in a program that does other things, too: started in a thread, waited for, stopped, started again."""
 
+from itertools import chain, repeat
+
 import pytest
 
 from pykcl import ProcessorFailed, PyKclError, SetupError, StopTimedOut
 from pykcl.events import FailureResolved, FailureStarted, StillStarting, WorkerStarted, WorkerStopped
 from pykcl.testing.fleet import STREAM, RecordingProcessor
+from pykcl.testing.memory.dynamodb import Fault, denied
 
 
 def raises(batch):
@@ -68,6 +71,42 @@ def test_a_start_that_a_stop_came_before_starts_nothing_and_the_next_one_does(ne
     worker.start()
     assert worker.wait_ready(60)
     worker.stop()
+
+
+def names_of_threads(fleet, group):
+    return sorted(task.name for task in fleet.simulation._tasks if task.is_alive() and task.group == group)
+
+
+def test_a_start_that_fails_at_any_request_is_followed_by_a_whole_one(new_fleet):
+    """In Java KCL before 3.5.2 the second start found half of the parts initialized, left them out, or made them twice."""
+    reference = new_fleet()
+    requests = []
+    reference.dynamodb.fault = lambda operation, params: requests.append(operation)
+    worker = reference.start("w1")
+    assert worker.wait_ready(60)
+    threads = names_of_threads(reference, "w1")
+    reference.dynamodb.fault = None
+    worker.stop()
+    before_it_runs = requests[: requests.index("PutItem")]
+    assert {"DescribeTable", "CreateTable", "Scan"} <= set(before_it_runs)
+    failed = 0
+    for number in range(len(before_it_runs)):
+        fleet = new_fleet()
+        worker = fleet.worker("w1")
+        faults = chain(repeat(None, number), [Fault(before=denied())], repeat(None))
+        fleet.dynamodb.fault = lambda operation, params, faults=faults: next(faults)
+        try:
+            worker.start()
+        except SetupError:
+            failed += 1
+            assert names_of_threads(fleet, "w1") == []
+            worker.start()
+        fleet.dynamodb.fault = None
+        assert worker.wait_ready(60)
+        fleet.wait_delivered(fleet.put(10))
+        assert names_of_threads(fleet, "w1") == threads
+        worker.stop()
+    assert failed >= 3
 
 
 def test_a_worker_with_a_processor_that_never_returned_is_not_started_again(new_fleet):

@@ -1,7 +1,10 @@
 """A start at LATEST: nothing is skipped that is put once the application is ready."""
 
 from pykcl.local.errors import AwsError
-from pykcl.testing.fleet import RecordingProcessor
+from pykcl.model.checkpoint import Checkpoint
+from pykcl.model.lease import Lease, PykclMetadata, metadata_for
+from pykcl.model.shard import StreamDescription
+from pykcl.testing.fleet import TABLE, RecordingProcessor
 
 
 def test_nothing_put_after_a_latest_application_was_called_ready_is_skipped_though_reading_begins_late(
@@ -63,3 +66,63 @@ def test_the_open_iterator_of_a_lease_that_a_peer_took_is_let_go(new_fleet):
     fleet.start("w2", initial_position="LATEST")
     fleet.wait(lambda: set(fleet.owners().values()) == {"w1", "w2"})
     fleet.wait(lambda: not worker._manager._sync._latest.opened, 10, "letting it go")
+
+
+def _set_to_latest(fleet):
+    later = {"checkpoint": {"S": "LATEST"}, "checkpointSubSequenceNumber": {"N": "0"}}
+    for row in fleet.items().values():
+        fleet.dynamodb.put_raw(TABLE, {**row, **later})
+
+
+def test_latest_that_an_operator_sets_later_means_now(new_fleet):
+    """The note in the row has the time of the application's first start: all since then would come again."""
+    fleet = new_fleet(shards=2)
+    worker = fleet.start("w1", initial_position="LATEST")
+    fleet.wait(lambda: worker.wait_ready(0.0))
+    fleet.simulation.sleep(5)
+    first = fleet.put(20, "first")
+    fleet.wait_delivered(first)
+    worker.stop()
+    assert all("latestDone" in row["pykcl"]["M"] for row in fleet.items().values())
+    backlog = fleet.put(20, "backlog")
+    fleet.simulation.sleep(60)
+    _set_to_latest(fleet)
+    again = fleet.start("w2", initial_position="LATEST")
+    fleet.wait(lambda: len(again.leases) == 2 and again.wait_ready(0.0))
+    fleet.simulation.sleep(5)
+    fleet.wait_delivered(fleet.put(20, "later"))
+    assert fleet.ledger.duplicates == 0
+    assert not set(backlog) & fleet.ledger.payloads.keys()
+
+
+def test_a_worker_that_dies_before_its_first_checkpoint_after_that_loses_nothing(new_fleet):
+    fleet = new_fleet(shards=1)
+    worker = fleet.start("w1", initial_position="LATEST")
+    fleet.wait(lambda: worker.wait_ready(0.0))
+    fleet.simulation.sleep(5)
+    fleet.wait_delivered(fleet.put(5, "first"))
+    worker.stop()
+    _set_to_latest(fleet)
+    fleet.simulation.sleep(60)
+    second = fleet.start("w2", checkpoint_mode="manual", initial_position="LATEST")
+    fleet.wait(lambda: second.leases and second.wait_ready(0.0))
+    fleet.simulation.sleep(5)
+    put = fleet.put(5, "unread")
+    fleet.simulation.kill("w2")
+    fleet.start("w3", initial_position="LATEST")
+    fleet.wait_delivered(put, 120)
+
+
+def test_a_number_that_java_wrote_is_noted_when_the_lease_is_taken():
+    started = Lease("shardId-0", Checkpoint("77"), metadata=PykclMetadata(latest_from=5))
+    note = metadata_for(
+        started, stream=StreamDescription("s", "arn:s", 1, "ACTIVE", 24), owner="w", version="1", process_token="t",
+        now_millis=99, failover_time=10.0,
+    )  # fmt: skip
+    assert (note.latest_from, note.latest_done) == (5, "77")
+    set_back = started.with_(checkpoint=Checkpoint("LATEST"), metadata=note)
+    later = metadata_for(
+        set_back, stream=StreamDescription("s", "arn:s", 1, "ACTIVE", 24), owner="w", version="1", process_token="t",
+        now_millis=99, failover_time=10.0,
+    )  # fmt: skip
+    assert (later.latest_from, later.latest_done) == (99, None)

@@ -6,7 +6,7 @@ retention has taken.
 
 import pytest
 
-from pykcl.errors import IteratorExpired, TemporaryError
+from pykcl.errors import IteratorExpired, ShardGone, TemporaryError
 from pykcl.events import DataLost, RetentionAlmostExceeded
 from pykcl.local.stream import ReadSpan
 from pykcl.model.checkpoint import ReadFrom
@@ -215,11 +215,16 @@ def test_the_trimmed_rest_of_a_closed_shard_is_reported_at_its_end(new_fleet):
     assert lost.resumed_at is None
 
 
-def test_an_idle_shard_whose_last_record_is_almost_as_old_as_the_retention_reports_nothing_later(new_fleet):
+def reading_near_the_horizon(new_fleet):
+    """A fleet with one record that retention takes soon, and its reading by "w1"."""
     fleet = new_fleet(shards=1, read_span=SIX_MINUTES)
     fleet.kinesis.put_record(STREAM, b"old", "k")
     fleet.simulation.sleep(23.9 * HOUR)
-    reading = Reading(fleet, "w1")
+    return fleet, Reading(fleet, "w1")
+
+
+def test_an_idle_shard_whose_last_record_is_almost_as_old_as_the_retention_reports_nothing_later(new_fleet):
+    fleet, reading = reading_near_the_horizon(new_fleet)
     while reading.pages < 260:
         reading.read()
     fleet.simulation.sleep(250)
@@ -235,10 +240,7 @@ def test_an_idle_shard_whose_last_record_is_almost_as_old_as_the_retention_repor
 def test_a_check_for_trimmed_records_whose_iterators_are_all_refused_is_trouble_and_goes_on_when_it_ends(
     new_fleet,
 ):
-    fleet = new_fleet(shards=1, read_span=SIX_MINUTES)
-    fleet.kinesis.put_record(STREAM, b"old", "k")
-    fleet.simulation.sleep(23.9 * HOUR)
-    reading = Reading(fleet, "w1")
+    fleet, reading = reading_near_the_horizon(new_fleet)
     stream = reading.reader._context.stream
     fetch, refused = stream.fetch, []
 
@@ -257,3 +259,25 @@ def test_a_check_for_trimmed_records_whose_iterators_are_all_refused_is_trouble_
     while b"new" not in reading.delivered:
         reading.read()
     assert reading.delivered == [b"old", b"new"]
+
+
+def test_a_check_for_trimmed_records_to_which_the_shard_is_denied_once_reports_no_loss(new_fleet):
+    fleet, reading = reading_near_the_horizon(new_fleet)
+    stream = reading.reader._context.stream
+    fetch, denied = stream.fetch, []
+
+    def deny_the_check_once(shard_id, iterator, limit):
+        if limit == 1 and not denied:
+            denied.append(iterator)
+            raise ShardGone("no such shard")
+        return fetch(shard_id, iterator, limit)
+
+    stream.fetch = deny_the_check_once
+    with pytest.raises(TemporaryError, match="one answer proves nothing"):
+        while not denied:
+            reading.read()
+    fleet.kinesis.put_record(STREAM, b"new", "k")
+    while b"new" not in reading.delivered:
+        reading.read()
+    assert reading.delivered == [b"old", b"new"]
+    assert not fleet.happened(DataLost)

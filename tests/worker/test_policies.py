@@ -4,22 +4,28 @@ The numbers in the names are those of the acceptance list of attempts (a1) and o
 """
 
 import math
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 
 from pykcl import (
+    Batch,
     CheckpointRefused,
     Config,
     ConfigError,
     DeadLettersUnsent,
     FailedAt,
+    Record,
     RecordProcessor,
     Reject,
     RestartShard,
     SetupError,
     TemporaryError,
+    Window,
     Worker,
+    handler,
+    lambda_processor,
 )
 from pykcl.event_dispatch import line_of
 from pykcl.events import (
@@ -44,7 +50,7 @@ from pykcl.testing.fleet import STREAM, TABLE, RecordingProcessor
 from pykcl.testing.memory.stream import MemoryStream
 from pykcl.testing.runtime import EPOCH_MILLIS
 
-NOON = datetime(2026, 11, 20, 12, tzinfo=timezone.utc)
+NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
 SHARD = "shardId-000000000000"
 
 
@@ -135,6 +141,68 @@ def test_a1_2_so_many_in_a_row_hand_the_lease_back_with_the_checkpoint_at_the_la
     (back,) = fleet.happened(RetriesExhausted)
     assert "dead_letters_in_a_row=10" in back.cause
     assert back.checkpoint == str(kept[-1].records[-1].position)
+
+
+def fails_always(*_):
+    raise ValueError("all is broken")
+
+
+def of_batches(batch: Batch):
+    fails_always()
+
+
+def of_lists(values: list[Any]):
+    fails_always()
+
+
+def of_windows(values: list[Any], window: Window):
+    fails_always()
+
+
+def of_records(record: Record):
+    fails_always()
+
+
+async def async_of_lists(values: list[Any]):
+    fails_always()
+
+
+FORMS = {
+    "class": (processor(fails_always), 50),
+    "Batch": (handler(of_batches), 50),
+    "list": (handler(of_lists), 50),
+    "async list": (handler(async_of_lists), 50),
+    "Lambda": (lambda_processor(fails_always), 50),
+    "windows": (handler(of_windows, window=60), 50),
+    "windows of Lambda": (lambda_processor(fails_always, window=60), 50),
+    "each record": (handler(of_records), 1),
+    # All lanes fail at once, with one record each.
+    "lanes": (handler(of_records, concurrency=4), 4),
+    "lists in lanes": (handler(of_lists, concurrency=4), 50),
+}
+
+
+@pytest.mark.parametrize("limit", [5, 120])
+@pytest.mark.parametrize("form", FORMS)
+def test_a1_2_dead_letters_in_a_row_counts_records_whatever_a_call_is_given(new_fleet, form, limit):
+    made, at_once = FORMS[form]
+    fleet = new_fleet(shards=1)
+    for number in range(300):
+        fleet.kinesis.put_record(STREAM, b"%d" % number, f"key-{number}")
+    letters = []
+    fleet.start(
+        "w1",
+        processor=made,
+        batch_size=50,
+        max_attempts=2,
+        dead_letters_in_a_row=limit,
+        dead_letters=letters.extend,
+    )
+    fleet.wait(lambda: fleet.happened(LeaseReleased), what="the lease to be handed back")
+    given_up = sum(len(letter.records) for letter in letters)
+    assert given_up == math.ceil(limit / at_once) * at_once
+    (back,) = fleet.happened(RetriesExhausted)
+    assert f"{given_up} records" in back.cause
 
 
 def test_a1_3_killed_after_the_left_half_a_worker_leaves_its_checkpoint_behind_it(new_fleet):

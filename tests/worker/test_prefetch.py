@@ -281,7 +281,7 @@ def test_a_page_is_read_without_its_thread_where_no_thread_can_be_started(new_fl
     def spawn(runtime, name, body, _spawn=SimulatedRuntime.spawn):
         if name.endswith("-ahead"):
             refused.append(name)
-            raise RuntimeError("can't start new thread")
+            raise TemporaryError("can't start new thread")
         return _spawn(runtime, name, body)
 
     monkeypatch.setattr(SimulatedRuntime, "spawn", spawn)

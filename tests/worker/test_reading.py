@@ -1,16 +1,16 @@
 """Reading under failures: refused iterators, shards that seem gone, retention that overtakes, a small buffer."""
 
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
 
 from pykcl.errors import IteratorExpired
-from pykcl.events import (
-    DataLost,
-)
+from pykcl.events import DataLost, HashRangeRefused
 from pykcl.local.errors import AwsError
 from pykcl.model.checkpoint import ReadFrom
-from pykcl.testing.fleet import RecordingProcessor
+from pykcl.model.kpl import UserRecord, aggregate
+from pykcl.testing.fleet import STREAM, RecordingProcessor
 from pykcl.worker.shard_reader import ShardReader
 
 
@@ -142,3 +142,37 @@ def test_a_small_buffer_lets_the_other_shards_read_while_one_processor_hangs(new
     assert len(set(more) & set(fleet.ledger.payloads)) > 10
     hang.set()
     fleet.wait_delivered([*put, *more])
+
+
+def test_an_aggregate_is_delivered_whole_on_a_stream_that_ignores_keys(new_fleet):
+    """Kinesis puts it into any shard there, so all of its hash keys may lie outside of that one."""
+    fleet = new_fleet(shards=1)
+    fleet.kinesis.delete_stream(STREAM)
+    fleet.kinesis.create_stream(STREAM, 2, mode="ON_DEMAND", distribution="AUTO")
+    fleet.simulation.sleep(1)
+    users = [UserRecord(f"key{number}", None, f"u{number}".encode()) for number in range(20)]
+    (blob,) = aggregate(users)
+    fleet.kinesis.put_record(STREAM, blob.data, blob.partition_key)
+    fleet.start("w1")
+    fleet.wait_delivered([user.data for user in users])
+
+
+def test_a_shard_without_a_range_of_hash_keys_is_read_and_said_so_and_no_such_range_is_written(new_fleet):
+    fleet = new_fleet(shards=2)
+    worker = fleet.worker("w1")
+    stream = worker._adapters[1]
+    list_shards = stream.list_shards
+
+    def listing():
+        found = list_shards()
+        first, *others = found.shards
+        return replace(found, shards=(replace(first, hash_range=None, refused_range="start to end"), *others))
+
+    stream.list_shards = listing
+    worker.start()
+    fleet.wait_delivered(fleet.put(10))
+    odd, good = fleet.open_shards()
+    (event,) = fleet.happened(HashRangeRefused)
+    assert (event.shard, event.said) == (odd, "start to end")
+    assert fleet.rows()[odd].hash_range is None
+    assert fleet.rows()[good].hash_range is not None

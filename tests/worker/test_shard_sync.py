@@ -1,7 +1,7 @@
 """Shard sync: which leases are created from a listing, restored or deleted, and what a listing that lags does not do."""
 
 import dataclasses
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from itertools import pairwise
 from types import SimpleNamespace
 
@@ -110,7 +110,7 @@ def _held_up(fleet, name, shard, **options):
 
 
 def _moment(millis):
-    return datetime.fromtimestamp(millis / 1000, tz=timezone.utc)
+    return datetime.fromtimestamp(millis / 1000, tz=UTC)
 
 
 class _Answers:
@@ -309,7 +309,7 @@ def test_a_merge_that_is_not_listed_for_a_while_does_not_bring_its_parents_back(
     assert [event.what for event in fleet.happened(FailureResolved)] == ["checking the list of shards"]
 
 
-def test_an_expired_parent_holds_nothing_up_and_is_asked_for_once(new_fleet):
+def test_an_expired_parent_holds_nothing_up_and_is_asked_for_twice(new_fleet):
     fleet = new_fleet(shards=1)
     fleet.kinesis.split(STREAM, _shard(0))
     fleet.simulation.sleep(25 * 3600)
@@ -327,9 +327,9 @@ def test_an_expired_parent_holds_nothing_up_and_is_asked_for_once(new_fleet):
 
     fleet.dynamodb.fault = refuse
     fleet.start("w1")
-    fleet.wait(lambda: creations, 5, "the first creation")
+    fleet.wait(lambda: creations, 9, "the first creation")
     fleet.wait_delivered(put, 180)  # a day without records is crossed in some 300 reads
-    assert asked.count(_shard(0)) == 1
+    assert asked.count(_shard(0)) == 2
 
 
 def test_many_expired_parents_are_asked_for_as_fast_as_kinesis_answers(new_fleet):
@@ -350,8 +350,9 @@ def test_many_expired_parents_are_asked_for_as_fast_as_kinesis_answers(new_fleet
     began = fleet.simulation.now
     fleet.start("w1")
     fleet.wait(lambda: fleet.dynamodb.changes, 300, "the first lease")
-    assert fleet.simulation.now - began < 9 * 2 + 10
-    assert len(asked) == 60 + 9
+    # Each is asked for twice, some seconds apart, and every seventh question is refused.
+    assert fleet.simulation.now - began < 2 * 9 * 2 + 10
+    assert len(asked) == 120 + 19
 
 
 def test_an_application_at_latest_starts_with_every_open_shard_only(new_fleet):
@@ -407,12 +408,37 @@ def test_what_kinesis_does_not_know_is_remembered_and_the_rest_is_asked_again():
         with pytest.raises(TemporaryError, match="busy"):
             gone.confirm(["a", "b"])
         stream.answers["b"] = ShardGone("b")
-        gone.confirm(["a", "b", "c"])
+        with pytest.raises(TemporaryError, match="one answer proves nothing"):
+            gone.confirm(["a", "b", "c"])
         assert [shard for shard, _ in stream.asked] == ["a", "b", "b", "b", "c"]
+        simulation.sleep(4)
+        gone.confirm(["a", "b", "c"])
+        assert [shard for shard, _ in stream.asked][5:] == ["a", "b", "c"]
         gone.confirm(["c", "b", "a"])
         gone.confirm([])
-        assert len(stream.asked) == 5
-        assert len(gone) == 3
+        assert len(stream.asked) == 8
+
+
+def test_a_shard_that_kinesis_denies_once_and_knows_again_is_not_gone():
+    with Simulation() as simulation:
+        stream = _Answers(a=ShardGone("a"))
+        gone = ExpiredShardCheck(stream, simulation.runtime("w1"))
+        for answer, match in (
+            (ShardGone("a"), "one answer"),
+            ("iterator", "lacks a"),
+            (ShardGone("a"), "one answer"),
+        ):
+            stream.answers["a"] = answer
+            with pytest.raises(TemporaryError, match=match):
+                gone.confirm(["a"])
+            simulation.sleep(4)
+        gone.confirm(["a"])
+
+
+def _asking(context, stream):
+    """The context of a worker that asks this stream."""
+    check = ExpiredShardCheck(stream, context.runtime)
+    return dataclasses.replace(context, stream=stream, expired_shards=check)
 
 
 def test_a_cleaner_that_shall_stop_asks_no_further_question(new_fleet):
@@ -420,7 +446,7 @@ def test_a_cleaner_that_shall_stop_asks_no_further_question(new_fleet):
     context = fleet.worker("w1", cleanup_interval=1.0)._connect()
     keys = [_shard(number) for number in range(100, 108)]
     stream = _Answers(**dict.fromkeys(keys, "iterator"))
-    cleaner = LeaseCleaner(dataclasses.replace(context, stream=stream), lambda: len(stream.asked) == 3)
+    cleaner = LeaseCleaner(_asking(context, stream), lambda: len(stream.asked) == 3)
     cleaner.listed(ShardListing((Shard(_shard(0)),)))
     fleet.simulation.sleep(2)
     cleaner.clean(LeaseView().observe([Lease(key, Checkpoint("7")) for key in keys], 0.0))
@@ -498,7 +524,7 @@ def test_the_cleaner_asks_about_every_candidate_in_turn(new_fleet):
             asked.append(shard_id)
             return "iterator"
 
-    cleaner = LeaseCleaner(dataclasses.replace(context, stream=Patient()), lambda: False)
+    cleaner = LeaseCleaner(_asking(context, Patient()), lambda: False)
     cleaner.listed(ShardListing((Shard(FIRST),)))
     for expected in (keys[:MAX_QUESTIONS], keys[MAX_QUESTIONS:] + keys[: 2 * MAX_QUESTIONS - len(keys)]):
         fleet.simulation.sleep(2)
@@ -681,14 +707,15 @@ def test_a_loss_is_not_told_of_by_a_row_that_has_changed_since_it_was_seen(new_f
     fleet = new_fleet(shards=1)
     fleet.start("w1", max_leases=1, cleanup_interval=0.0).wait_ready(30)
     context = fleet.worker("w2", cleanup_interval=1.0)._connect()
-    cleaner = LeaseCleaner(
-        dataclasses.replace(context, stream=SimpleNamespace(open=forgets)), stopping=lambda: False
-    )
+    cleaner = LeaseCleaner(_asking(context, SimpleNamespace(open=forgets)), stopping=lambda: False)
     cleaner.listed(ShardListing((Shard(PARENT),)))
     if change is not None:
         _put_gone(fleet, **change)
     fleet.simulation.sleep(2)
     seen = [Lease(GONE, Checkpoint("7"), counter=5), Lease(PARENT, Checkpoint("1"))]
+    cleaner.clean(LeaseView().observe(seen, 0.0))
+    assert not _told_lost(fleet), "one answer proves nothing"
+    fleet.simulation.sleep(4)
     cleaner.clean(LeaseView().observe(seen, 0.0))
     assert _told_lost(fleet) == ([(GONE, "7:0", None)] if change == {} else [])
     assert (GONE in fleet.items()) is bool(change)

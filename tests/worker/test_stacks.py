@@ -84,7 +84,7 @@ def _while_in_a_call(look):
     thread = threading.Thread(target=outer, args=(wait, lambda wait: outer(wait, inner)), daemon=True)
     thread.start()
     try:
-        assert there.wait(30)
+        assert there.wait(300)
         return look(thread)
     finally:
         go_on.set()

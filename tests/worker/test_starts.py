@@ -1,7 +1,7 @@
 """Where reading starts and resumes: every start position, a crash before the first checkpoint, trimmed data."""
 
 from dataclasses import replace
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 
 import pytest
 
@@ -14,7 +14,7 @@ from pykcl.testing.runtime import EPOCH_MILLIS, Simulation
 
 
 def _now(fleet):
-    return datetime.fromtimestamp((EPOCH_MILLIS + fleet.simulation.now * 1000) / 1000, tz=timezone.utc)
+    return datetime.fromtimestamp((EPOCH_MILLIS + fleet.simulation.now * 1000) / 1000, tz=UTC)
 
 
 def test_a_record_goes_from_put_record_through_the_processor_to_a_checkpoint_row():

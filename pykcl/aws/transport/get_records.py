@@ -279,13 +279,13 @@ class PageReads:
         is_cbor: bool,
         begun: PendingPage | None = None,
     ) -> Answer:
-        """Post the request, and a second time if the signature's time was refused.
+        """Post the request, and a second time if its signature was refused and is another one now.
 
         begun: the request, if it is sent already.
         """
         clock_ahead = begun.clock_ahead_millis if begun else transport.clock_ahead_millis
         answer = transport.finish(begun.underway) if begun else _posted(transport, request, is_cbor)
-        if answer.status >= 300 and self.clock.corrects(
+        if answer.status >= 300 and self.clock.may_repeat(
             self._code(answer), answer.status, answer.headers.get("date"), clock_ahead
         ):
             answer = _posted(transport, request, is_cbor)

@@ -22,7 +22,7 @@ import re
 import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from hashlib import sha256
 from types import FunctionType
 from typing import Any, Final
@@ -53,7 +53,7 @@ class Signer:
         """The time of a request as its X-Amz-Date header says it, in UTC."""
         second, text = self._stamp
         if second != epoch_seconds:
-            text = datetime.fromtimestamp(epoch_seconds, tz=timezone.utc).strftime("%Y%m%dT%H%M%SZ")
+            text = datetime.fromtimestamp(epoch_seconds, tz=UTC).strftime("%Y%m%dT%H%M%SZ")
             self._stamp = (epoch_seconds, text)
         return text
 
@@ -93,13 +93,14 @@ class UnsupportedClient(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ClientSettings:
-    """Times in seconds. context: None for plain HTTP."""
+    """Times in seconds. context: None for plain HTTP. trusted: path of the certificates that it trusts."""
 
     connect_timeout: float
     read_timeout: float
     most_idle: int
     socket_options: list[tuple[int, int, Any]]
     context: ssl.SSLContext | None
+    trusted: str
     _credentials: Any = field(repr=False)
 
     def frozen_credentials(self) -> Any:
@@ -107,6 +108,18 @@ class ClientSettings:
         if self._credentials is None:
             return None
         return calling(self._credentials.get_frozen_credentials, parses=False)()
+
+    def trust_anew(self) -> bool:
+        """Add the certificates that are in the file now, as boto3 does for each connection; return True if that worked.
+
+        An authority is replaced in the file while the process runs. Those that have gone stay trusted, as with boto3.
+        """
+        try:
+            if self.context is not None:
+                _trust(self.context, self.trusted)
+        except OSError:
+            return False
+        return self.context is not None
 
     def credentials_expire_soon(self) -> bool:
         """Return whether `frozen_credentials` would renew them, which may take long."""
@@ -135,12 +148,14 @@ def client_settings_of(
     if certificate:
         raise UnsupportedClient("a client certificate is configured")
     config = client.meta.config
+    context, trusted = _context(verify) if url.startswith("https:") else (None, "")
     return ClientSettings(
         connect_timeout=config.connect_timeout,
         read_timeout=config.read_timeout,
         most_idle=config.max_pool_connections,
         socket_options=options,
-        context=_context(verify) if url.startswith("https:") else None,
+        context=context,
+        trusted=trusted,
         _credentials=credentials,
     )
 
@@ -183,8 +198,8 @@ def _is_strange(handler: Any) -> bool:
     return not module.startswith(("botocore.", "boto3.")) or module == "botocore.stub"
 
 
-def _context(verify: Any) -> ssl.SSLContext:
-    """One for all connections: each costs most of a megabyte. Trusts whom the client trusts."""
+def _context(verify: Any) -> tuple[ssl.SSLContext, str]:
+    """One for all connections: each costs most of a megabyte. Trusts whom the client trusts: those in the path."""
     from botocore.httpsession import create_urllib3_context, get_cert_path
 
     if not verify:
@@ -192,17 +207,22 @@ def _context(verify: Any) -> ssl.SSLContext:
     try:
         context: ssl.SSLContext = create_urllib3_context()
         path = str(get_cert_path(verify))
-        if os.path.isdir(path):
-            context.load_verify_locations(capath=path)
-        else:
-            context.load_verify_locations(cafile=path)
+        _trust(context, path)
     except (OSError, TypeError) as error:
         raise UnsupportedClient(
             f"the certificates to trust cannot be read ({type(error).__name__})"
         ) from None
     context.verify_mode = ssl.CERT_REQUIRED
     context.check_hostname = True
-    return context
+    return context, path
+
+
+def _trust(context: ssl.SSLContext, path: str) -> None:
+    """Raises OSError."""
+    if os.path.isdir(path):
+        context.load_verify_locations(capath=path)
+    else:
+        context.load_verify_locations(cafile=path)
 
 
 JSON_TYPES = frozenset({"application/x-amz-json-1.0", "application/x-amz-json-1.1"})

@@ -2,7 +2,7 @@
 
 Each call takes and gives what the boto3 client's method of that name takes and gives, and raises what it raises. A
 write is sent once: what became of one that got no answer is for the caller to find out, as over botocore. One whose
-signature was refused for its time was not carried out, and is sent once more.
+signature was refused was not carried out, and is sent once more.
 
 Answers with rows are decoded in one pass, around botocore's own parser, which walks the service model for every
 attribute of every row: 38 ms of CPU for a scan of 1,000 leases. `decoded` reads the JSON itself. What it does not
@@ -41,6 +41,7 @@ from pykcl.aws.transport.transport import (
 from pykcl.config import HttpTransport
 from pykcl.model.lease import AttributeValue, Lease, Row
 from pykcl.model.lease_item import parse_row
+from pykcl.model.metered_json import read_json, refuse_excess
 from pykcl.runtime import Runtime
 
 log = logging.getLogger("pykcl.dynamodb")
@@ -79,7 +80,7 @@ def decoded(body: bytes, method: str) -> dict[str, Any] | None:
     """
     part = _ROWS[method]
     try:
-        answer: dict[str, Any] = json.loads(body)
+        answer: dict[str, Any] = read_json(body)
         if not answer.keys() <= _BESIDE[method]:
             return None
         if method == "scan":
@@ -90,7 +91,7 @@ def decoded(body: bytes, method: str) -> dict[str, Any] | None:
         if b'"B"' in body or b'"BS"' in body:
             rows = answer.get(part, {})
             answer[part] = [with_bytes(row) for row in rows] if method == "scan" else with_bytes(rows)
-    except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
+    except (ValueError, TypeError, LookupError, AttributeError):
         return None
     return answer
 
@@ -103,7 +104,7 @@ def decoded_around(before: str, after: str) -> dict[str, Any] | None:
     """
     # Longer than all the rest, so that it is nowhere else.
     here = "-" * (len(before) + len(after))
-    answer = json.loads(f'{before}"Items":"{here}"{after}')
+    answer = read_json(f'{before}"Items":"{here}"{after}')
     is_known = isinstance(answer, dict) and answer.keys() <= _BESIDE["scan"]
     return answer if is_known and answer.get("Items") == here else None
 
@@ -173,6 +174,8 @@ class RowCache:
         try:
             # As json.loads reads bytes: one row with half a character in it must not cost the whole table.
             text = body.decode(json.detect_encoding(body), "surrogatepass")
+            # The parser has a limit of levels, and so has a row.
+            refuse_excess(text, max_depth=None)
             begin = _list_begins(text)
             if begin is None:
                 return None
@@ -315,7 +318,7 @@ class TableRequests:
         refuse_corrupt(answer)
         if answer.status >= 300:
             error = client_error(self._client, self._selector.operation(method), answer)
-            if not self.clock.corrects(error_code(error), answer.status, answer.headers.get("date"), ahead):
+            if not self.clock.may_repeat(error_code(error), answer.status, answer.headers.get("date"), ahead):
                 raise error
             answer = transport.post(body, may_repeat=may_repeat, is_page=method == "scan")
             refuse_corrupt(answer)

@@ -15,7 +15,7 @@ import weakref
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from contextvars import ContextVar
-from email.utils import parsedate_to_datetime
+from functools import partial
 from typing import Any, Final, NamedTuple, ParamSpec, TypeVar
 from zlib import crc32
 
@@ -36,6 +36,7 @@ from botocore.parsers import create_parser
 
 from pykcl.aws import errors
 from pykcl.aws.errors import MALFORMED, aws_errors, error_code, http_status
+from pykcl.aws.server_clock import millis_of_date
 from pykcl.aws.transport.cbor import decode
 from pykcl.aws.transport.connection import (
     Answer,
@@ -60,6 +61,7 @@ from pykcl.aws.transport.request_template import (
 )
 from pykcl.config import HttpTransport
 from pykcl.errors import SetupError
+from pykcl.model.metered_json import refuse_excess
 from pykcl.runtime import Runtime
 
 P = ParamSpec("P")
@@ -87,8 +89,9 @@ def client_error(client: Any, operation: str, answer: Answer) -> ClientError:
 def parsed_by_botocore(client: Any, operation: str, answer: Answer) -> dict[str, Any]:
     """Return the answer as the client would.
 
-    Raises what botocore's parser raises; TypeError where it returns nothing.
+    Raises what botocore's parser raises; NotJson for more values than an answer has; TypeError where it returns none.
     """
+    refuse_excess(answer.body, max_depth=None)
     shape = client.meta.service_model.operation_model(operation).output_shape
     return dict(create_parser("json").parse(_response_dict(operation, answer), shape))
 
@@ -317,16 +320,23 @@ class Transport:
 
     def _connect(self) -> Connection:
         url, around = self._template.url, self._settings
+        opening = partial(
+            open_connection,
+            self._template.hostname,
+            self._template.port,
+            context=around.context if self._template.is_tls else None,
+            connect_timeout=around.connect_timeout,
+            read_timeout=around.read_timeout,
+            options=around.socket_options,
+            clock=self._runtime.monotonic,
+        )
         try:
-            return open_connection(
-                self._template.hostname,
-                self._template.port,
-                context=around.context if self._template.is_tls else None,
-                connect_timeout=around.connect_timeout,
-                read_timeout=around.read_timeout,
-                options=around.socket_options,
-                clock=self._runtime.monotonic,
-            )
+            try:
+                return opening()
+            except ssl.SSLCertVerificationError:
+                if not around.trust_anew():
+                    raise
+                return opening()
         except ssl.SSLError as error:
             raise SSLError(endpoint_url=url, error=error) from error
         except TimeoutError as error:
@@ -389,8 +399,8 @@ class SigningClock:
             client.meta.events.register("before-send", sign_with_clock, unique_id="pykcl-signing-clock")
 
     def calling(self, method: Callable[P, T]) -> Callable[P, T]:
-        """`method` of the client, as `errors.calling`; called once more where its signature's time was refused."""
-        called = errors.calling(method)
+        """`method` of the client, as `errors.calling`; called once more where its signature was refused."""
+        called = errors.calling(method, renews=False)
 
         def call(*args: P.args, **kwargs: P.kwargs) -> T:
             ahead = self.ahead_millis
@@ -400,7 +410,8 @@ class SigningClock:
                     return called(*args, **kwargs)
                 except ClientError as error:
                     headers = error.response.get("ResponseMetadata", {}).get("HTTPHeaders", {})
-                    if not self.corrects(error_code(error), http_status(error), headers.get("date"), ahead):
+                    status, date = http_status(error), headers.get("date")
+                    if not self.may_repeat(error_code(error), status, date, ahead):
                         raise
                 # Outside the except block: no error of this call may have the refusal in its chain.
                 return called(*args, **kwargs)
@@ -409,18 +420,25 @@ class SigningClock:
 
         return call
 
-    def corrects(self, code: str | None, status: int | None, date: object, ahead: int) -> bool:
-        """Return whether a request was refused for the time it was signed at, and the next is signed at another.
+    def may_repeat(self, code: str | None, status: int | None, date: object, ahead: int) -> bool:
+        """Return whether a request was refused for its signature, and the next is signed at another time, or with
+        other credentials.
 
         date: the Date header of the refusal. ahead: the milliseconds that were added to our clock for the request.
         """
-        if code not in _SKEWED or (status or 500) >= 500:
+        if (status or 500) >= 500:
+            return False
+        return self._corrects(code, date, ahead) or errors.renewed(
+            getattr(self._signer, "_credentials", None), code
+        )
+
+    def _corrects(self, code: str | None, date: object, ahead: int) -> bool:
+        if code not in _SKEWED:
             return False
         if ahead != self.ahead_millis:
             return True  # another request that was under way has found it out, and corrected it
-        try:
-            theirs = int(parsedate_to_datetime(str(date)).timestamp() * 1000)
-        except (ValueError, TypeError, OverflowError):
+        theirs = millis_of_date(date)
+        if theirs is None:
             return False
         found = theirs - self._runtime.utcnow_millis()
         if abs(found - ahead) < _TOLERATED_SKEW:

@@ -164,8 +164,15 @@ def run_program(program: Path, arguments: Sequence[str], launch: Launch) -> None
     sys.argv = [str(program), *arguments]
     sys.path.insert(0, str(program.resolve().parent))
     try:
-        with standing_in(launch), logs.heard():
-            runpy.run_path(file, run_name="__main__")
+        with standing_in(launch):
+            try:
+                with logs.heard():
+                    runpy.run_path(file, run_name="__main__")
+            except Exception as error:
+                if error is launch.failure or isinstance(error, PyKclError):
+                    raise
+                # Within the block: since Python 3.15 a traceback of an import that failed imports the package again.
+                raise _raised(file, error, launch) from error
     except SystemExit as error:
         if launch.failure is not None and error.code in (None, 0):
             raise launch.failure from None
@@ -174,10 +181,6 @@ def run_program(program: Path, arguments: Sequence[str], launch: Launch) -> None
                 "%s called sys.exit() before KCLProcess(...).run(): no record was read.", program.name
             )
         raise
-    except Exception as error:
-        if error is launch.failure or isinstance(error, PyKclError):
-            raise
-        raise _raised(file, error, launch) from error
     finally:
         sys.argv, sys.path[:] = argv, path
     if launch.failure is not None:

@@ -357,7 +357,9 @@ class Child:
         """started_early: the line started before the pending request was sent, and cannot refer to it. 1) The child
         prints half a line; 2) the next request is sent; 3) the child prints the other half.
         """
-        message = parse(line) if whole else Noise()
+        # Not once it is being ended: 1) SIGTERM breaks off its work; 2) it swallows that, and says that it is done; 3)
+        # the thread of the lease, which is late, would believe it.
+        message = parse(line) if whole and self._gone is None else Noise()
         if isinstance(message, CheckpointAsked) and len(self._inbox) < MAX_QUESTIONS:
             if message.wrong is not None:
                 self._log.refused(line)

@@ -27,6 +27,7 @@ from pykcl.errors import (
     Throttled,
 )
 from pykcl.model.checkpoint import Checkpoint
+from pykcl.model.metered_json import read_json
 from pykcl.model.record import Record
 from pykcl.processor import Checkpointer
 
@@ -154,9 +155,8 @@ def parse(line: bytes) -> Message | Noise:
     if not start.startswith(b"{"):
         return Noise()
     try:
-        # Deep nesting raises RecursionError.
-        found, _ = _decoder.raw_decode(start.decode("utf-8"))
-    except (ValueError, RecursionError):
+        found, _ = read_json(start.decode("utf-8"), decode=_decoder.raw_decode)
+    except ValueError:
         return Noise()
     action = found.get("action")
     if action == "status" and found.keys() <= _STATUS_FIELDS:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -179,7 +179,7 @@ class Given:
         try:
             if seconds < 0:
                 raise ValueError
-            return datetime.fromtimestamp(seconds, tz=timezone.utc)
+            return datetime.fromtimestamp(seconds, tz=UTC)
         except (ValueError, OverflowError, OSError):
             raise self.refuse(
                 "is not a time in seconds since 1970. Write seconds, not milliseconds, such as 1767225600."

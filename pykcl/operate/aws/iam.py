@@ -372,7 +372,7 @@ def identity_of(clients: OperatorClients, service: str) -> Identity:
         endpoint_url=clients.endpoint,
         config=client_config(connect_timeout=3.0, read_timeout=5.0, connections=1),
     )
-    if _is_aws(endpoint) != _is_aws(str(sts.meta.endpoint_url)):
+    if is_aws(endpoint) != is_aws(str(sts.meta.endpoint_url)):
         return Identity(**known, why_not=f"{service} has an endpoint of its own, and STS has not")
     try:
         answer = sts.get_caller_identity()
@@ -415,7 +415,8 @@ def _time(moment: datetime | None) -> str | None:
     return None if moment is None else format_time(moment.timestamp() * 1000, milliseconds=False)
 
 
-def _is_aws(endpoint: str) -> bool:
+def is_aws(endpoint: str) -> bool:
+    """True if the URL is of a service of AWS itself, and not of a stand-in."""
     host = urlsplit(endpoint).hostname or ""
     return host.endswith((".amazonaws.com", ".amazonaws.com.cn", ".api.aws", ".amazonwebservices.com.cn"))
 

@@ -378,10 +378,10 @@ def _foreign(item: Any) -> list[ForeignRow]:
 
 
 class PacedTable(DynamoDBLeaseTable):
-    """A lease table that scans with a `TableScanner`."""
+    """A lease table that scans with a `TableScanner`. A person asks: one answer that it is missing is believed."""
 
     def __init__(self, client: Any, table: str, runtime: Runtime, **options: Any) -> None:
-        super().__init__(client, table, runtime, **options)
+        super().__init__(client, table, runtime, gone_after=0.0, **options)
         self._scanner = TableScanner(client, table, runtime)
 
     def scan(self, *, consistent: bool = False) -> TableScan:
@@ -400,7 +400,7 @@ class RowWriter:
 
     def __init__(self, client: Any, table: str, runtime: Runtime) -> None:
         self._client, self._name, self._runtime = client, table, runtime
-        self._rows = DynamoDBLeaseTable(client, table, runtime)
+        self._rows = DynamoDBLeaseTable(client, table, runtime, gone_after=0.0)
 
     def read(self, key: str) -> Row | None:
         """Return a row, strongly consistent; None without one. Raises TemporaryError, TableGone, SetupError."""

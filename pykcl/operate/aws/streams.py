@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from typing import Any
 
 from pykcl.aws.errors import OPERATOR, answer_of
@@ -26,7 +26,7 @@ DEFAULT_RECORD_KIB = 1024
 class StreamSummary:
     """One stream in ListStreams or DescribeStreamSummary; None for missing fields.
 
-    created_at: epoch milliseconds. largest_record: bytes.
+    created_at: epoch milliseconds. largest_record: bytes. distribution: RecordDistributionStrategy, if it is on-demand.
     """
 
     name: str
@@ -41,6 +41,7 @@ class StreamSummary:
     key_id: str | None = None
     largest_record: int = DEFAULT_RECORD_KIB * 1024
     shard_metrics: tuple[str, ...] = ()
+    distribution: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +140,7 @@ class StreamAdmin:
         if since is not None and since.kind == "LATEST":
             request["ShardFilter"] = {"Type": "AT_LATEST"}
         elif since is not None and since.kind == "AT_TIMESTAMP":
-            moment = datetime.fromtimestamp((since.at_millis or 0) / 1000, tz=timezone.utc)
+            moment = datetime.fromtimestamp((since.at_millis or 0) / 1000, tz=UTC)
             request["ShardFilter"] = {"Type": "FROM_TIMESTAMP", "Timestamp": moment}
         doing = f"Listing the shards of stream {stream!r}"
         found: dict[str, Shard] = {}
@@ -213,6 +214,7 @@ def _summary(answer: Any) -> StreamSummary:
         key_id=answer.get("KeyId"),
         largest_record=(answer.get("MaxRecordSizeInKiB") or DEFAULT_RECORD_KIB) * 1024,
         shard_metrics=tuple(sorted(metrics)),
+        distribution=answer.get("RecordDistributionStrategy"),
     )
 
 

@@ -10,7 +10,7 @@ import base64
 import binascii
 import csv
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,6 +18,7 @@ from pykcl.errors import ConfigError, Refused
 from pykcl.model.checkpoint import AT_TRIM_HORIZON, Checkpoint
 from pykcl.model.lease import AttributeValue, Lease, PendingCheckpoint
 from pykcl.model.lease_item import CHECKPOINT_OWNER, LEASE_OWNER, parse_row, to_item
+from pykcl.model.metered_json import NotJson, read_json
 from pykcl.model.shard import StreamDescription
 from pykcl.operate.checkpoints.plan import (
     Plan,
@@ -154,7 +155,7 @@ def _row_line(lease: Lease) -> dict[str, Any]:
 def _lease(item: Any, key: str, place: str) -> Lease:
     try:
         row = parse_row(_wire(item))
-    except (TypeError, ValueError, AttributeError, binascii.Error, RecursionError):
+    except (TypeError, ValueError, AttributeError, binascii.Error):
         raise ConfigError(f"{place}: its item is not a row.") from None
     if not isinstance(row, Lease) or row.key != key:
         raise ConfigError(f"{place}: its item is not a lease of {key[:80]!r}.")
@@ -163,8 +164,8 @@ def _lease(item: Any, key: str, place: str) -> Lease:
 
 def _object(line: str, place: str) -> dict[str, Any]:
     try:
-        found = json.loads(line)
-    except (ValueError, RecursionError):
+        found = read_json(line)
+    except NotJson:
         found = None
     if not isinstance(found, dict):
         raise ConfigError(f"{place}: not a JSON object.")
@@ -198,6 +199,13 @@ def _value(value: Mapping[str, Any], binary: Any) -> dict[str, Any]:
     return {kind: content}
 
 
+def _fields(text: str, source: str) -> Iterator[list[str]]:
+    try:
+        yield from csv.reader(text.splitlines())
+    except csv.Error as error:
+        raise ConfigError(f"{source} has a line that is no list of fields: {error}.") from None
+
+
 Positions = dict[str, tuple[str, int | None]]
 _HEADS = ("shard", "leasekey")
 
@@ -210,7 +218,7 @@ def read_positions(text: str, source: str) -> Positions:
     if is_backup(text):
         return positions_in(read_backup(text, source))
     found: Positions = {}
-    for number, fields in enumerate(csv.reader(text.splitlines()), 1):
+    for number, fields in enumerate(_fields(text, source), 1):
         cells = [cell.strip() for cell in fields]
         if not any(cells) or cells[0].startswith("#") or (number == 1 and cells[0].lower() in _HEADS):
             continue

@@ -15,7 +15,7 @@ from pykcl.interfaces import LeaseTable, Stream
 from pykcl.model.checkpoint import AT_SHARD_END, AT_TRIM_HORIZON
 from pykcl.model.lease import Lease, Row
 from pykcl.model.record import Record
-from pykcl.model.shard import Shard
+from pykcl.model.shard import Shard, range_of_aggregates
 from pykcl.operate.checkpoints.plan import (
     Destination,
     Plan,
@@ -271,6 +271,7 @@ def plan_skip(
         raise Refused(
             f"{f'The row of {key} {why}' if shard else f'Kinesis lists no shard {key}'}. Nothing was written."
         )
-    hash_range = lease.hash_range or shard.hash_range
+    ignores_keys = situation.stream.ignores_keys
+    hash_range = range_of_aggregates(shard.hash_range, lease.hash_range, ignores_keys=ignores_keys)
     found, skipped = skip_records(ShardSearch(stream, key, runtime), lease, hash_range, count)
     return plan_reset(situation, {key: found}, whole=False, as_given=True), skipped

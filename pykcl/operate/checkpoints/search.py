@@ -276,7 +276,7 @@ def skip_records(
     at = lease.checkpoint
     if lease.is_ended:
         raise Refused(f"{lease.key} was read to its end: there is nothing to skip. Nothing was written.")
-    if at.sequence_number == AT_TIMESTAMP or (at.sequence_number == LATEST and lease.latest_from is None):
+    if at.sequence_number == AT_TIMESTAMP or (at.sequence_number == LATEST and lease.latest_since is None):
         raise Refused(
             f"{lease.key} starts at {at}, so only its workers know which record is next. Nothing was "
             "written. Do: use `checkpoints reset` with a time or a sequence number."

@@ -266,7 +266,7 @@ class ToHandler:
             end = ShutdownRequestedInput(shard_id, stream, checkpointer)
             failed = _failure("shutdown_requested", partial(processor.shutdown_requested, end))
         for number, (_, records) in zip(numbers, letters, strict=True):
-            is_done = checkpointer.noted is None or records[-1].position <= checkpointer.noted
+            is_done = not checkpointer.is_used or checkpointer.covers(records[-1].position)
             left = (
                 ""
                 if is_done
@@ -294,14 +294,19 @@ def _failure(method: str, call: Callable[[], object]) -> str:
 
 
 class _NotedCheckpoints:
-    """A checkpointer that writes nothing. noted: the last position that was checkpointed."""
+    """A checkpointer that writes nothing. is_used: the processor checkpoints by itself, whatever came of it."""
 
     def __init__(self, first: Checkpoint) -> None:
         self.delivered = first
-        self.noted: Checkpoint | None = None
+        self.is_used = False
+        self._noted: Checkpoint | None = None
+
+    def covers(self, position: Checkpoint) -> bool:
+        """Return True if that position is checkpointed."""
+        return self._noted is not None and position <= self._noted
 
     def checkpoint(self, at: Record | Checkpoint | str | None = None, sub_sequence_number: int = 0) -> None:
-        self.noted = self._position(at, sub_sequence_number)
+        self._noted = self._position(at, sub_sequence_number)
 
     def prepare_checkpoint(
         self,
@@ -313,6 +318,7 @@ class _NotedCheckpoints:
         return _NotedPrepared(self, self._position(at, sub_sequence_number))
 
     def _position(self, at: Record | Checkpoint | str | None, sub_sequence_number: int) -> Checkpoint:
+        self.is_used = True
         if at is None:
             return self.delivered
         try:

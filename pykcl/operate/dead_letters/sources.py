@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
@@ -18,6 +19,7 @@ from pykcl.model.letter_json import MAX_LETTER_BYTES, KeptLetter, NotALetter, re
 MAX_CHUNK = 1000
 """Letters that are in memory at once."""
 MAX_CHUNK_BYTES = MAX_LETTER_BYTES
+_HASH_DIGITS = 16
 DONE = ".done"
 """Suffix of the file that notes the redriven letters of another."""
 
@@ -65,13 +67,24 @@ class FileSource:
     """A file of letters, one per line, or a directory of such files.
 
     A file of one letter may also have it as JSON over several lines. A letter is settled by a line in the file
-    FILE.done: the number of its first byte, and its identifier.
+    FILE.done: the number of its first byte, its identifier, and a hash of its text. The number alone is nothing: FILE
+    may have been truncated, rotated or restored since, and have other letters there.
     """
-
-    note = ""
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        self._ignored: dict[str, int] = {}
+
+    @property
+    def note(self) -> str:
+        if not self._ignored:
+            return ""
+        count, names = sum(self._ignored.values()), ", ".join(sorted(self._ignored))
+        notes = "1 note" if count == 1 else f"{count} notes"
+        return (
+            f"{notes} in {names} {'was' if count == 1 else 'were'} ignored: of letters that are not at their place any "
+            "more, as after a rotation. Do: move a file of letters together with its notes."
+        )
 
     def chunks(self) -> Iterator[list[Found]]:
         for path in self._files():
@@ -80,8 +93,8 @@ class FileSource:
     def settle(self, found: Sequence[Found]) -> None:
         lines: dict[Path, list[str]] = {}
         for one in found:
-            path, start = one.handle
-            lines.setdefault(path, []).append(f"{start} {one.letter.id if one.letter else '-'}\n")
+            path, start, text_hash = one.handle
+            lines.setdefault(path, []).append(f"{start} {one.letter.id if one.letter else '-'} {text_hash}\n")
         for path, parts in lines.items():
             try:
                 with appended(_done(path)) as descriptor:
@@ -101,19 +114,26 @@ class FileSource:
             raise _unusable(self._path, error, "read") from None
 
     def _chunks(self, path: Path) -> Iterator[list[Found]]:
-        done, chunk, size = _settled(path), list[Found](), 0
+        notes, chunk, size = _notes(path), list[Found](), 0
+        self._ignored.pop(_done(path).name, None)
+        in_all, used = sum(map(len, notes.values())), 0
         try:
             with path.open("rb") as file:
                 for number, start, line in _letters(file):
-                    if start in done:
+                    found = _found(path, number, start, line)
+                    settled = [note for note in notes.get(start, ()) if _is_of(note, found)]
+                    used += len(settled)
+                    if settled:
                         continue
-                    chunk.append(_found(path, number, start, line))
+                    chunk.append(found)
                     size += len(line)
                     if len(chunk) >= MAX_CHUNK or size >= MAX_CHUNK_BYTES:
                         yield chunk
                         chunk, size = [], 0
         except OSError as error:
             raise _unusable(path, error, "read") from None
+        if used < in_all:
+            self._ignored[_done(path).name] = in_all - used
         if chunk:
             yield chunk
 
@@ -142,7 +162,7 @@ def _lines(file: BinaryIO) -> Iterator[tuple[int, int, bytes]]:
 
 
 def _found(path: Path, number: int, start: int, line: bytes) -> Found:
-    place, handle = f"{path.name}:{number}", (path, start)
+    place, handle = f"{path.name}:{number}", (path, start, sha256(line).hexdigest()[:_HASH_DIGITS])
     if len(line) <= MAX_LETTER_BYTES and not line.rstrip().endswith(b"}"):
         return Found(
             place,
@@ -158,16 +178,27 @@ def _done(path: Path) -> Path:
     return path.with_name(path.name + DONE)
 
 
-def _settled(path: Path) -> set[int]:
-    """Return the first bytes of the lines that are settled. A note that was cut off does not count."""
+def _notes(path: Path) -> dict[int, set[tuple[str, ...]]]:
+    """Return the notes by the first byte of their letter: its identifier, and the hash of its text if there is one.
+
+    A note that was cut off does not count.
+    """
+    notes: dict[int, set[tuple[str, ...]]] = {}
     try:
         with _done(path).open("rb") as file:
-            notes = [line.split(b" ")[0] for line in file if line.endswith(b"\n") and b" " in line]
+            for line in file:
+                start, *names = line.decode("ascii", "replace").split()
+                if line.endswith(b"\n") and names and start.isdecimal() and len(start) < 20:
+                    notes.setdefault(int(start), set()).add(tuple(names[:2]))
     except FileNotFoundError:
-        return set()
+        return {}
     except OSError as error:
         raise _unusable(_done(path), error, "read") from None
-    return {int(note) for note in notes if note.isdigit() and len(note) < 20}
+    return notes
+
+
+def _is_of(note: tuple[str, ...], found: Found) -> bool:
+    return found.letter is not None and note in {(found.letter.id,), (found.letter.id, found.handle[2])}
 
 
 def _unusable(path: Path, error: OSError, done: str) -> SetupError | ConfigError:

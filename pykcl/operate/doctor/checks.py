@@ -17,9 +17,9 @@ from pykcl.operate.doctor.facts import (
 from pykcl.operate.doctor.findings import Finding, command, found, listed, many
 from pykcl.operate.doctor.letters import check_letters
 from pykcl.operate.doctor.members import check_members
+from pykcl.operate.doctor.progress import check_lag, check_progress, in_hours
 from pykcl.operate.snapshot import short_shard
 from pykcl.planning.fleet_protocol import FleetKind
-from pykcl.times import format_duration
 
 SPARE_CONNECTIONS = 12
 _SPARE_FILES = 64
@@ -27,10 +27,6 @@ OFF = 30.0
 WRONG = 240.0
 """Seconds. AWS refuses a signature that is five minutes off."""
 _LIST_COMMANDS = {"kinesis": "list-streams", "dynamodb": "list-tables"}
-NEAR, AT = 0.5, 0.9
-"""Fractions of the retention period."""
-_MAX_RETENTION = 8760
-"""Hours: a year, Kinesis' limit."""
 _TOO_OFTEN, _SPARE_BEATS = 2.0, 2
 _EXTRAS = {"prometheus_client": "prometheus", "opentelemetry": "otel"}
 
@@ -226,6 +222,14 @@ def check_stream(facts: Facts) -> Iterator[Finding]:
         )
         return
     yield from _state(facts, stream)
+    if stream.distribution == "AUTO":
+        yield found(
+            "keys-ignored",
+            f"Stream {stream.name!r} puts records into any shard, whatever their partition key "
+            "(RecordDistributionStrategy AUTO): records of one key come in no order, and concurrency and windows "
+            "divide them as they lie.",
+            "pykcl explain E28",
+        )
 
 
 def _state(facts: Facts, stream: StreamFacts) -> Iterator[Finding]:
@@ -243,63 +247,8 @@ def _state(facts: Facts, stream: StreamFacts) -> Iterator[Finding]:
         mode = f", {stream.mode}" if stream.mode else ""
         shards = many(stream.open_shards or 0, "open shard")
         yield found(
-            "stream-ok", f"{stream.name} {status}, {shards}, kept {_hours(stream.retention_hours)}{mode}"
+            "stream-ok", f"{stream.name} {status}, {shards}, kept {in_hours(stream.retention_hours)}{mode}"
         )
-
-
-def check_lag(facts: Facts) -> Iterator[Finding]:
-    if facts.lags is None or facts.stream is None or not facts.lags:
-        return
-    lags = facts.lags
-    trimmed = sorted(key for key, lag in lags.items() if lag.verdict == "trimmed")
-    if trimmed:
-        yield found(
-            "records-trimmed",
-            f"{listed(map(short_shard, trimmed))}: Kinesis no longer has the checkpointed record. Unread records after "
-            "it may have been dropped, too.",
-            _longer_retention(facts.stream),
-        )
-    unknown = sorted(key for key, lag in lags.items() if lag.behind is None)
-    if unknown:
-        yield found(
-            "lag-unknown",
-            f"{listed(map(short_shard, unknown))}: unknown lag. {lags[unknown[0]].why}",
-            command("pykcl", "lag", "--application", facts.application_word, "--stream", facts.stream.name),
-        )
-    yield from _against_retention(facts, facts.stream)
-
-
-def _against_retention(facts: Facts, stream: StreamFacts) -> Iterator[Finding]:
-    known = {key: lag.behind for key, lag in (facts.lags or {}).items() if lag.behind is not None}
-    if not known or not stream.retention_hours:
-        return
-    worst = max(known, key=lambda key: known[key])
-    behind, kept = known[worst], stream.retention_hours * 3600.0
-    retention = _hours(stream.retention_hours)
-    text = f"{short_shard(worst)} is {format_duration(behind)} behind, and records are kept for {retention}"
-    fix = _longer_retention(stream)
-    left = f"unread records are dropped in {format_duration(kept - behind)} unless it catches up"
-    if behind >= AT * kept:
-        yield found("lag-at-retention", f"{text}: {left}." if behind < kept else f"{text}.", fix)
-    elif behind >= NEAR * kept:
-        yield found("lag-near-retention", f"{text}: {left}.", fix)
-    else:
-        yield found(
-            "lag-ok",
-            f"at most {format_duration(behind)} behind; records are kept for {_hours(stream.retention_hours)}",
-        )
-
-
-def _longer_retention(stream: StreamFacts) -> str:
-    hours = min(_MAX_RETENTION, max(168, 2 * (stream.retention_hours or 24)))
-    return command(
-        "aws", "kinesis", "increase-stream-retention-period", "--stream-name", stream.name,
-        "--retention-period-hours", str(hours),
-    )  # fmt: skip
-
-
-def _hours(hours: int | None) -> str:
-    return "for an unknown time" if hours is None else f"{hours}h"
 
 
 # -- the lease table -----------------------------------------------------------------------------------------
@@ -390,7 +339,8 @@ def check_rows(facts: Facts) -> Iterator[Finding]:
         problem = watch.snapshot.unreadable[keys[0]].problem
         yield found(
             "rows-unreadable",
-            f"{listed(map(short_shard, keys))} cannot be understood ({problem}): no worker reads that shard.",
+            f"{listed(map(short_shard, keys))} cannot be understood ({problem}): no worker reads that shard, "
+            "and whoever did gave it up. Put back what is missing; a leaseCounter above all that the row has had.",
             command("pykcl", "leases", "describe", keys[0], "--table", table.name),
         )
     fleet = table.fleet
@@ -503,7 +453,8 @@ def _simulated(facts: Facts) -> Iterator[Finding]:
     again = command("pykcl", "doctor", "--application", facts.application_word, "--stream", facts.stream_word)
     if simulation is None:
         if any(p.trouble is None for p in facts.probes):
-            unproven = sorted(actions_of(needed_policy(facts)) - {p.action for p in facts.probes})
+            proven = {p.action for p in facts.probes} | {facts.letters.proven if facts.letters else ""}
+            unproven = sorted(actions_of(needed_policy(facts)) - proven)
             yield found(
                 "permissions-unproven",
                 f"The doctor writes nothing, so these are not proven: {listed(unproven, 12)}. IAM can simulate them.",
@@ -689,8 +640,8 @@ def check_start(facts: Facts) -> Iterator[Finding]:
 
 CHECKS: tuple[Callable[[Facts], Iterable[Finding]], ...] = (
     check_process, check_file, check_credentials, check_region, check_clock, check_reach, check_stream, check_lag,
-    check_table, check_rows, check_permissions, check_letters, check_peers, check_members, check_timing, check_room,
-    check_worker_ids, check_start,
+    check_table, check_rows, check_permissions, check_letters, check_peers, check_members, check_progress,
+    check_timing, check_room, check_worker_ids, check_start,
 )  # fmt: skip
 
 

@@ -154,12 +154,15 @@ class TableFacts:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LetterFacts:
     """The destination of dead letters. text: as configured. account: that it names. trouble: why it is of no use, or
-    ""; is_tried: False if nothing short of a letter would show that."""
+    ""; is_tried: False if nothing short of a letter would show that, or for the reason in why_untried. proven: the
+    action that a dry run permitted, or ""."""
 
     text: str
     account: str | None = None
     is_tried: bool = False
     trouble: str = ""
+    why_untried: str = "that would write to it"
+    proven: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -73,6 +73,8 @@ _KINDS: Mapping[str, Sequence[tuple[str, Level, str | None, str]]] = {
         ("stream-unnamed", "info", None, "no stream is named, neither here nor in the table, so it was not checked"),
         ("stream-missing", "error", "E03", "there is no such stream in that region and account"),
         ("stream-deleting", "error", None, "the stream is being deleted"),
+        ("keys-ignored", "info", "E28",
+         "RecordDistributionStrategy is AUTO: records of one partition key lie in any shard, and come in no order"),
         ("stream-changing", "warning", None, "the stream is being created or changed"),
     ],
     "lag": [
@@ -136,6 +138,9 @@ _KINDS: Mapping[str, Sequence[tuple[str, Level, str | None, str]]] = {
          "the fleet's heartbeats are too rare for the failover time given here, which must be the same everywhere"),
         ("failover-too-long", "warning", None,
          "the fleet's heartbeats are much more frequent than the failover time given here requires"),
+        ("shard-stands", "error", "E31",
+         "a pykcl worker has noted that a shard does not get past its checkpoint: since when, why, and what to do"),
+        ("owners-change", "warning", None, "a lease changes its owner again and again, and no checkpoint is written"),
         ("max-leases-small", "warning", "E20", "all workers together may hold fewer leases than there are open shards"),
         ("worker-id-taken", "warning", "E08", "a live worker has the `worker_id` that is configured here"),
         ("worker-id-shared", "warning", "E08", "two processes renew leases under one worker identifier"),

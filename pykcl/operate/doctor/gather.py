@@ -44,7 +44,7 @@ from pykcl.runtime import Runtime
 NO_SUCH_LEASE = "pykcl-doctor-asks"
 _LIBRARIES = (
     "boto3", "botocore", "protobuf", "tenacity", "click", "moto", "hypercorn", "cbor2", "rich", "starlette",
-    "javaproperties", "tomli", "prometheus-client", "opentelemetry-api",
+    "javaproperties", "prometheus-client", "opentelemetry-api",
 )  # fmt: skip
 _MAX_WATCH = 30.0
 _DEFAULT_WATCH = 6.0
@@ -153,7 +153,9 @@ class _Gatherer:
         facts = replace(
             facts, account=account, table=table, stream=stream, lags=lags, probes=tuple(self._prober.probes)
         )
-        facts = replace(facts, letters=letter_facts(self._question.config, self._question.clients))
+        facts = replace(
+            facts, letters=letter_facts(self._question.config, self._question.clients, self._runtime)
+        )
         return replace(facts, simulation=self._simulation(facts))
 
     # -- the table ---------------------------------------------------------------------------------------------
@@ -285,7 +287,11 @@ class _Gatherer:
         return replace(found, shards=ids, open_shards=len(is_open))
 
     def _read_one(self, shard: str, named: Mapping[str, str]) -> None:
-        """Read at the tip of one shard, so that no record is fetched."""
+        """Read at the tip of one shard, so that no record is fetched.
+
+        Not with DryRun: it needs an iterator too, and checks neither the key of an encrypted stream nor whether other
+        readers have used up the five reads a second. It would spare one read of one shard.
+        """
         opened = self._prober.ask(
             "kinesis:GetShardIterator",
             lambda: self._kinesis.get_shard_iterator(**named, ShardId=shard, ShardIteratorType="LATEST"),

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from pykcl.errors import ConfigError, PyKclError, printable
+from pykcl.model.metered_json import MAX_RECORD_VALUES, NotJson, read_json, refuse_constant
 from pykcl.model.record import Record
 from pykcl.operate.aws.streams import NewRecord
 from pykcl.times import format_time
@@ -207,10 +208,6 @@ def _json_data(data: bytes, form: PayloadForm) -> tuple[str, Any]:
     return "data_base64", b64encode(data).decode()
 
 
-def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is not JSON")
-
-
 def _finite(digits: str) -> float:
     number = float(digits)
     if number in (float("inf"), float("-inf")):
@@ -219,11 +216,14 @@ def _finite(digits: str) -> float:
     return number
 
 
+_decode_finite = json.JSONDecoder(parse_constant=refuse_constant, parse_float=_finite).decode
+
+
 def _parsed(data: bytes) -> tuple[Any] | None:
     """Return the JSON value of a payload in a tuple; None if it is not JSON."""
     try:
-        return (json.loads(data.decode(), parse_constant=_refuse_constant, parse_float=_finite),)
-    except (ValueError, RecursionError):
+        return (read_json(data.decode(), max_values=MAX_RECORD_VALUES, decode=_decode_finite),)
+    except ValueError:
         return None
 
 
@@ -380,13 +380,11 @@ def _key_text(value: Any, name: str) -> str:
 
 def _json(line: bytes) -> Any:
     try:
-        return json.loads(line.decode(), parse_constant=_refuse_constant)
+        return read_json(line.decode(), max_values=MAX_RECORD_VALUES)
     except UnicodeDecodeError as error:
         problem = f"is not UTF-8 (byte {error.start + 1})"
-    except json.JSONDecodeError as error:
-        problem = f"is not JSON ({error.msg} at character {error.pos + 1})"
-    except (ValueError, RecursionError):
-        problem = "is not JSON (a number too long or nested too deep)"
+    except NotJson as error:
+        problem = str(error).removeprefix("it ")
     raise _Problem(problem)
 
 

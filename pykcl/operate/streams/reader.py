@@ -26,7 +26,7 @@ from pykcl.model.checkpoint import Checkpoint, ReadFrom, StartPosition
 from pykcl.model.kpl import deaggregate_batch
 from pykcl.model.lease import Lease, first_read
 from pykcl.model.record import Record
-from pykcl.model.shard import Shard
+from pykcl.model.shard import Shard, range_of_aggregates
 from pykcl.operate.snapshot import TableSnapshot, full_shard_id
 from pykcl.planning.shard_graph import FamilyTree
 from pykcl.runtime import Event, Runtime
@@ -184,6 +184,7 @@ class StreamReader:
 
     stream: any `ports.Stream`. until_end: stop at each shard's tip, else never. children: go on with the children of a
     shard that ends. on_notice: called with notes of one line for the user. stop: ends the reader soon after it is set.
+    Making one asks for the description of the stream, and raises as `Stream.describe`.
     """
 
     def __init__(
@@ -203,6 +204,7 @@ class StreamReader:
         self._on_notice = on_notice
         self._until_end = until_end
         self._children = children
+        self._ignores_keys = stream.describe().ignores_keys
         self._started_at = stream.server_time_millis()
         self._turns = count()
         self._due: list[tuple[float, int, _Reading]] = []
@@ -277,10 +279,11 @@ class StreamReader:
         return None
 
     def _opened_iterator(self, reading: _Reading) -> str:
+        opened_at = self._stream.server_time_millis()
         iterator = self._stream.open(reading.shard.shard_id, reading.start)
         if reading.start.kind == "LATEST":
             # If it is opened again before a record came, it must not mean a later time.
-            reading.start = ReadFrom("AT_TIMESTAMP", at_millis=self._stream.server_time_millis())
+            reading.start = ReadFrom("AT_TIMESTAMP", at_millis=opened_at)
         return iterator
 
     def _children_listed(self, shard_id: str) -> tuple[Shard, ...]:
@@ -309,8 +312,9 @@ class StreamReader:
             )
         reading.last = page.records[-1].sequence_number
         reading.start = ReadFrom("AFTER_SEQUENCE_NUMBER", sequence_number=reading.last)
+        hash_range = range_of_aggregates(reading.shard.hash_range, None, ignores_keys=self._ignores_keys)
         return deaggregate_batch(
-            page.records, reading.shard.hash_range, after=after, on_refused=self._notify_invalid_aggregate
+            page.records, hash_range, after=after, on_refused=self._notify_invalid_aggregate
         )
 
     def _notify_invalid_aggregate(self, record: Record, problem: str) -> None:

@@ -268,6 +268,11 @@ def failing(operation: str = "UpdateItem") -> ClientError:
     return aws_error("InternalServerError", "Internal server error", operation, status=500)
 
 
+def absent(operation: str) -> ClientError:
+    """The table does not exist, whether it does or not."""
+    return aws_error("ResourceNotFoundException", "Requested resource not found", operation)
+
+
 def denied(operation: str = "UpdateItem") -> ClientError:
     message = f"User: arn:aws:iam::123456789012:user/u is not authorized to perform: dynamodb:{operation}"
     return aws_error("AccessDeniedException", message, operation)

@@ -17,7 +17,8 @@ from pykcl.errors import (
 )
 from pykcl.interfaces import Fetched, PageStatus
 from pykcl.local.errors import AwsError
-from pykcl.local.stream import MAX_PAGE_RECORDS, LocalKinesis
+from pykcl.local.stream import AUTO, MAX_PAGE_RECORDS, LocalKinesis
+from pykcl.model.absence import Absence
 from pykcl.model.checkpoint import ReadFrom
 from pykcl.model.record import Record
 from pykcl.model.shard import ShardListing, StreamDescription
@@ -53,12 +54,20 @@ class LaterPage:
 class MemoryStream:
     """One stream of a LocalKinesis, as the worker sees it.
 
-    switch: called before every operation; a simulation lets other threads go first there.
+    switch: called before every operation; a simulation lets other threads go first there. gone_after: as of the real
+    one: a stream that is missing or another one is a TemporaryError before.
     """
 
     def __init__(
-        self, kinesis: LocalKinesis, name: str, runtime: Runtime, switch: Callable[[], None] = lambda: None
+        self,
+        kinesis: LocalKinesis,
+        name: str,
+        runtime: Runtime,
+        switch: Callable[[], None] = lambda: None,
+        *,
+        gone_after: float = 0.0,
     ) -> None:
+        self._absence, self._another = Absence(gone_after), Absence(gone_after)
         self._kinesis = kinesis
         self._name = name
         self._runtime = runtime
@@ -73,8 +82,11 @@ class MemoryStream:
         """Describe the stream as Kinesis does: a stream that is being deleted counts as missing."""
         view = self._ask(lambda: self._kinesis.describe(self._name))
         if view.status == "DELETING":
-            raise StreamMissing(f"stream {self._name!r} is being deleted")
-        found = StreamDescription(view.name, view.arn, view.created_at, view.status, view.retention_hours)
+            raise self._not_there(f"stream {self._name!r} is being deleted")
+        self._absence.found()
+        found = StreamDescription(
+            view.name, view.arn, view.created_at, view.status, view.retention_hours, view.distribution == AUTO
+        )
         self._first_seen = self._first_seen or found
         return found
 
@@ -124,7 +136,7 @@ class MemoryStream:
     def wait_for_any(self, asked: Sequence[LaterPage], timeout: float) -> None:
         """Do nothing: all are available at once."""
 
-    def server_time_millis(self) -> int:
+    def server_time_millis(self, *, as_seen: bool = False) -> int:
         # To the second, rounded down: all that the Date header of a real answer carries.
         return self._runtime.utcnow_millis() // 1000 * 1000
 
@@ -141,7 +153,7 @@ class MemoryStream:
             code = error.code
         # Outside the except block, as over the wire: what was asked after it has its own story.
         if code == "ResourceNotFoundException":
-            raise when_not_found() if when_not_found else StreamMissing(f"{code} for stream {self._name!r}")
+            raise when_not_found() if when_not_found else self._not_there(f"{code} for {self._name!r}")
         if code == "InvalidArgumentException" and when_refused:
             raise when_refused()
         if code in ("ExpiredIteratorException", "InvalidArgumentException"):
@@ -149,6 +161,13 @@ class MemoryStream:
         if code == "ProvisionedThroughputExceededException":
             raise Throttled(code)
         raise TemporaryError(code)
+
+    def _not_there(self, text: str) -> PyKclError:
+        return (
+            StreamMissing(text)
+            if self._absence.is_proven(self._runtime.monotonic())
+            else TemporaryError(text)
+        )
 
     def _gone(self, shard_id: str) -> PyKclError:
         """Shard or stream? As over the wire, the description decides."""
@@ -158,6 +177,8 @@ class MemoryStream:
         except PyKclError as error:
             return error
         if before is not None and before.created_at != now.created_at:
+            if not self._another.is_proven(self._runtime.monotonic()):
+                return TemporaryError(f"stream {self._name!r} seems to be another one")
             return WrongStream(f"stream {self._name!r} was deleted and created again while it was read")
         return ShardGone(f"no shard {shard_id} in stream {self._name!r}")
 

@@ -65,10 +65,10 @@ class Producer:
         for _ in range(self._rng.randint(1, 6)):
             self._put_one()
 
-    def put_on_every_shard(self, *, aggregated: bool = False) -> None:
-        """One record on each, or three in one."""
+    def put_on_every_shard(self, *, aggregated: bool = False, chance: random.Random | None = None) -> None:
+        """One record on each, or three in one. chance: on every second one, by this generator."""
         for shard in self._world.kinesis.list_shards(STREAM, operation=None):
-            if not shard.is_open:
+            if not shard.is_open or (chance is not None and chance.random() < 0.5):
                 continue
             if self._inputs:
                 # Each where its key belongs: the order of a key holds within a shard.
@@ -204,7 +204,7 @@ _ACTIONS = (
     "Scan", "GetItem", "UpdateItem", "PutItem", "DeleteItem", "DescribeTable",
     "GetRecords", "GetShardIterator", "ListShards", "DescribeStreamSummary",
 )  # fmt: skip
-_NOTED_WHEN_FELT = {"F10.kms", "F14.start", "F14.while"}
+_NOTED_WHEN_FELT = {"F10.kms", "F14.start", "F14.while", "F14.credentials"}
 """Nothing has happened yet when they are arranged."""
 _LATE_WRITES_LAND = 0.4
 
@@ -231,12 +231,14 @@ class Chaos:
             "F3": self._freeze,
             "F4.wall": self._jump,
             "F5.outage": self._outage,
+            "F5.date": self._put_proxy,
             "F10.kms": self._lock_the_key,
             "F11": self._reshard_wildly,
             "F12": self._let_retention_pass,
             "F12.lowered": self._lower_retention,
             "F14.start": self._start_forbidden,
             "F14.while": self._forbid,
+            "F14.credentials": self._replace_keys,
             "F18.stop": lambda rng: self._stop(self._any_host(rng)),
             "F18.starting": self._stop_at_once,
             "F18.busy": lambda rng: self._stop(self._doing(rng, "process_records")),
@@ -353,6 +355,15 @@ class Chaos:
         self._world.outages.forbidden[(rng.choice(self.forbidden), host.name)] = until
         return True
 
+    def _replace_keys(self, rng: random.Random) -> bool:
+        host = self._any_host(rng)
+        if host is None:
+            return False
+        # A worker that starts meanwhile finds the new ones.
+        for each in self._fleet.awake_workers() if rng.random() < 0.5 else [host]:
+            self._world.outages.replace_keys(each.name, self._world.simulation.now + rng.uniform(1, 40), rng)
+        return True
+
     def _lock_the_key(self, rng: random.Random) -> bool:
         host = self._any_host(rng)
         who = host.name if host is not None and rng.random() < 0.5 else ""
@@ -364,6 +375,12 @@ class Chaos:
         host = self._any_host(rng)
         who = host.name if host is not None and rng.random() < 0.5 else ""
         self._world.outages.down[(service, who)] = self._world.simulation.now + rng.uniform(1, 40)
+        return True
+
+    def _put_proxy(self, rng: random.Random) -> bool:
+        host = self._any_host(rng)
+        who = host.name if host is not None and rng.random() < 0.5 else ""
+        self._world.outages.put_proxy(who, self._world.simulation.now, rng)
         return True
 
     def _jump(self, rng: random.Random) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import random
 from collections.abc import Callable, Sequence
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from pykcl.processor import RecordProcessor
@@ -34,7 +34,7 @@ def draw_options(seed: int, rng: random.Random, faults: Faults, *, own_processor
     options = _first_options(rng)
     start = _own(seed, "AT_TIMESTAMP")
     if options["initial_position"] == "TRIM_HORIZON" and start.random() < 0.25:
-        started = datetime.fromtimestamp(EPOCH_MILLIS / 1000, tz=timezone.utc)
+        started = datetime.fromtimestamp(EPOCH_MILLIS / 1000, tz=UTC)
         options["initial_position"] = started + timedelta(seconds=_SIMULATION_BEGINS + _START_AFTER)
     if faults.has("F17.raises") and not own_processor:
         options["on_error"] = _own(seed, "on_error").choice(["retry", "retry", "retry", "skip", "raise"])

@@ -48,7 +48,10 @@ def checkpoint_position(item: Mapping[str, Any]) -> Position:
 
 
 class ShardRecords:
-    """Records of one shard in order of their positions. before: put before the start, and owed to nobody."""
+    """Records of one shard in order of their positions. before: put before the start, and owed to nobody.
+
+    skipped: those that an operator skipped, who moved the checkpoint: owed to nobody, too.
+    """
 
     def __init__(self) -> None:
         self.put: list[Position] = []
@@ -56,6 +59,7 @@ class ShardRecords:
         self.positions: set[Position] = set()
         self.delivered: set[Position] = set()
         self.trimmed: set[Position] = set()
+        self.skipped: set[Position] = set()
         self._arrivals: list[int] = []
         self._dropped: dict[int, int] = {}
         self.is_trimmed = False
@@ -92,8 +96,13 @@ class ShardRecords:
             self.is_trimmed or count > 0 or any(arrived < horizon for arrived in self._dropped.values())
         )
 
+    def skip(self, position: Position) -> None:
+        """An operator moved the checkpoint here: what nobody had up to it is owed no more."""
+        upto = self.put[: bisect_right(self.put, position)]
+        self.skipped.update(unread for unread in upto if not self._is_settled(unread))
+
     def first_owed(self) -> Position | None:
-        """The first record that was neither delivered nor trimmed."""
+        """The first record that was neither delivered nor trimmed nor skipped."""
         while self._settled < len(self.put) and self._is_settled(self.put[self._settled]):
             self._settled += 1
         return self.put[self._settled] if self._settled < len(self.put) else None
@@ -110,7 +119,7 @@ class ShardRecords:
         return sorted(self.trimmed - self.delivered)
 
     def _is_settled(self, position: Position) -> bool:
-        return position in self.delivered or position in self.trimmed
+        return position in self.delivered or position in self.trimmed or position in self.skipped
 
 
 class RecordLog:
@@ -237,6 +246,8 @@ class DeliveryChecker:
     believes: the host believes that it holds the lease, or was frozen until now. owns: the host was the last to take
     the lease, and the row still names it. is_healed: an owner notices a steal before the new owner starts.
     released: (host, shard) that the host released in order, according to the row. reader: last host with records of it.
+    start_of: where a shard really begins for an owner whose row says a position, as somebody may have moved it.
+    may_start_early: a start at LATEST may have been noted by a clock that is behind.
     on_starts, on_batch, on_returned, on_repeated: calls of other checkers; for a batch also True if records dropped by
     retention are missing before it, for a repetition the previous owner and the reason.
     """
@@ -258,6 +269,8 @@ class DeliveryChecker:
         self.believes: Callable[[str, str], bool] = lambda host, shard_id: True
         self.owns: Callable[[str, str], bool] = lambda host, shard_id: False
         self.is_made_by_pykcl: Callable[[str], bool] = lambda shard_id: True
+        self.start_of: Callable[[str, Position], Position] = lambda shard_id, position: position
+        self.may_start_early = False
         self.is_healed = False
         self.on_starts: Callable[[Ownership], None] = lambda owning: None
         self.on_batch: Callable[[Ownership, bool], None] = lambda owning, lacks: None
@@ -271,7 +284,7 @@ class DeliveryChecker:
         self._violations.expect(holds, guarantee, what)
 
     def ownership_starts(self, host: str, shard_id: str, position: Position) -> Ownership:
-        shard = self.record_log.shard(shard_id)
+        shard, position = self.record_log.shard(shard_id), self.start_of(shard_id, position)
         repeated = [position for position in shard.after(position) if position in shard.delivered]
         if repeated:
             self._check_repetition(host, shard_id, repeated)
@@ -308,6 +321,8 @@ class DeliveryChecker:
         # Clean only for what it released, and only it had: what an earlier owner left undone is not its fault. Nor is
         # what lies behind a record that raised while there were faults.
         own = (last.host, shard_id) in self.released and not last.delivered.isdisjoint(repeated)
+        # 1) An outage costs it the lease; 2) it stops, and in a fleet of KCL 3.x takes its name off the row.
+        own = own and last.state != "lost"
         return fate if own and not last.has_failed_in_faults else "other"
 
     def called(self, owning: Ownership, method: str) -> None:
@@ -345,8 +360,10 @@ class DeliveryChecker:
         shard = self.record_log.shard(owning.shard_id)
         ahead = iter(shard.after(owning.after))
         lacks = False
-        # Who reads the whole shard is given also what was put before the start.
-        unasked = shard.before if owning.after == AT_TRIM_HORIZON else set()
+        # Who reads the whole shard is given also what was put before the start, and goes on from there.
+        is_early = owning.after == AT_TRIM_HORIZON or owning.after in shard.before
+        is_early = is_early or (self.may_start_early and owning.after == AT_LATEST)
+        unasked = shard.before if is_early else set()
         for position in (position for position in given if position not in unasked):
             wanted = next(ahead, None)
             while wanted != position and wanted in shard.trimmed:

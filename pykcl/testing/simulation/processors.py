@@ -179,6 +179,9 @@ class FaultyProcessor(RecordProcessor):
         with owning.call(self._checker, "process_records"), owning.tried_again_if_it_raises() as comes_again:
             self._checker.batch_starts(owning, positions)
             self._dawdle_perhaps(batch.shard_id)
+            if self._drops(batch):
+                comes_again()
+                return None
             claimed = claiming(batch, owning, self._checker)
             if self._inner is not None:
                 self._inner.process_records(claimed)
@@ -252,6 +255,14 @@ class FaultyProcessor(RecordProcessor):
             self._simulation.sleep(rng.uniform(8, 30))
         if self._faults.is_due("F18.processor") and self._stop_worker():
             self._faults.note("F18.processor", self._host)
+
+    def _drops(self, batch: Batch) -> bool:
+        """Return True for a batch that is left, late, because its lease is lost: its work is not done."""
+        is_lost = bool(getattr(batch.checkpointer, "is_lost", False))
+        if not is_lost or not self._faults.happens("F17.drops", f"{self._host} {batch.shard_id}"):
+            return False
+        self._simulation.sleep(self._faults.rng("F17.drops").choice([0.0, 1.0, 10.0]))
+        return True
 
     def _checkpoint_somehow(self, batch: Batch) -> None:
         faults, about = self._faults, f"{self._host} {batch.shard_id}"

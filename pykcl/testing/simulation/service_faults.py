@@ -6,19 +6,23 @@ import random
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
+from pykcl.aws import server_clock
+from pykcl.aws.errors import sort_failure
 from pykcl.errors import (
     AnswerRefused,
     IteratorExpired,
     PositionRefused,
     SetupError,
+    ShardGone,
     TemporaryError,
     Throttled,
 )
 from pykcl.interfaces import Fetched, PageStatus
 from pykcl.local.shards import HOUR_MILLIS
 from pykcl.local.stream import LocalKinesis
+from pykcl.model.absence import GONE_AFTER
 from pykcl.model.checkpoint import ReadFrom
 from pykcl.model.shard import ShardListing, StreamDescription
 from pykcl.runtime import Runtime
@@ -26,6 +30,7 @@ from pykcl.testing.memory.dynamodb import (
     Fault,
     MemoryDynamoDB,
     Params,
+    absent,
     denied,
     failing,
     segment_of,
@@ -33,7 +38,7 @@ from pykcl.testing.memory.dynamodb import (
     throttled,
     timed_out,
 )
-from pykcl.testing.memory.expressions import Item, copy_item
+from pykcl.testing.memory.expressions import Item, aws_error, copy_item
 from pykcl.testing.memory.stream import LaterPage, MemoryStream
 from pykcl.testing.simulation.faults import Faults
 
@@ -67,18 +72,33 @@ _UNUSABLE_KEYS = (
     "KMSOptInRequired", "KMSThrottlingException",
 )  # fmt: skip
 
+_REPLACED_KEYS = ("ExpiredTokenException", "UnrecognizedClientException", "InvalidSignatureException")
+_PROXY_SECONDS = (20, 300)
+
+T = TypeVar("T")
+
+
+def _lasting(what: Mapping[str, tuple[float, T]], host: str, now: float) -> T | None:
+    """Return what lasts for this host, or for all, until a time that is to come."""
+    return next((it for who in (host, "") if who in what for until, it in (what[who],) if until > now), None)
+
 
 @dataclass(slots=True)
 class Outages:
     """Outages of services with their end, by host ("" for all), and forbidden actions by host.
 
+    replaced: until when every action is refused for the credentials, and with which error code, by host.
     locked: until when GetRecords is refused for the stream's encryption key, and with which error code, by host.
+    proxied: until when a proxy with a clock of its own stands before Kinesis, and by how much that is ahead
+    (milliseconds, negative: behind), by host.
     refused: hosts that were refused an action, and may give up for it.
     """
 
     down: dict[tuple[str, str], float] = field(default_factory=dict)
     forbidden: dict[tuple[str, str], float] = field(default_factory=dict)
+    replaced: dict[str, tuple[float, str]] = field(default_factory=dict)
     locked: dict[str, tuple[float, str]] = field(default_factory=dict)
+    proxied: dict[str, tuple[float, int]] = field(default_factory=dict)
     refused: set[str] = field(default_factory=set)
 
     def is_down(self, service: str, host: str, now: float) -> bool:
@@ -92,21 +112,41 @@ class Outages:
         self.refused.add(host)
         return "F14.start" if until == float("inf") else "F14.while"
 
+    def replace_keys(self, host: str, until: float, rng: random.Random) -> None:
+        """Let somebody replace the credentials of this host, which has the new ones only then."""
+        self.replaced[host] = (until, rng.choice(_REPLACED_KEYS))
+
+    def refuses_keys(self, action: str, host: str, now: float) -> Exception | None:
+        """Return the answer to any action of this host while its credentials are refused, or None."""
+        code = _lasting(self.replaced, host, now)
+        if code is None:
+            return None
+        self.refused.add(host)
+        return aws_error(code, "The security token included in the request is expired or invalid", action)
+
     def lock(self, host: str, until: float, rng: random.Random) -> None:
         """Make the stream's encryption key unusable for this host ("": for all) from now on."""
         self.locked[host] = (until, rng.choice(_UNUSABLE_KEYS))
 
     def why_locked(self, host: str, now: float) -> str | None:
         """The error code with which GetRecords is refused now, or None."""
-        return next(
-            (code for who in (host, "") for until, code in (self.locked.get(who, (0.0, "")),) if until > now),
-            None,
-        )
+        return _lasting(self.locked, host, now)
+
+    def put_proxy(self, host: str, now: float, rng: random.Random) -> None:
+        """Put a proxy with a clock of its own before Kinesis, for this host ("": for all), from now on for a while."""
+        ahead = rng.choice((-1, 1, 1)) * rng.randint(*_PROXY_SECONDS) * 1000
+        self.proxied[host] = (now + rng.uniform(5, 120), ahead)
+
+    def ahead_millis(self, host: str, now: float) -> int:
+        """Return by how much the Date headers of Kinesis' answers to this host are ahead."""
+        return _lasting(self.proxied, host, now) or 0
 
     def heal(self) -> None:
         self.down.clear()
         self.forbidden.clear()
+        self.replaced.clear()
         self.locked.clear()
+        self.proxied.clear()
 
 
 class SlowPage(LaterPage):
@@ -160,7 +200,7 @@ class FaultyStream:
         listing_before: Callable[[float], ShardListing] | None,
         on_fetch: Callable[[str, str], None] = lambda shard_id, sequence_number: None,
     ) -> None:
-        self._inner = MemoryStream(kinesis, STREAM, runtime, switch)
+        self._inner = MemoryStream(kinesis, STREAM, runtime, switch, gone_after=GONE_AFTER)
         self._host, self._numbers, self._faults, self._outages = host, numbers, faults, outages
         self._now = now
         self._runtime, self._switch = runtime, switch
@@ -168,6 +208,7 @@ class FaultyStream:
         self._over_budget = over_budget
         self._listing_before = listing_before
         self._on_fetch = on_fetch
+        self._denied: set[str] = set()
         self._reads: dict[str, deque[float]] = {}
 
     @property
@@ -196,6 +237,7 @@ class FaultyStream:
 
     def open(self, shard_id: str, start: ReadFrom) -> str:
         self._fail_perhaps("GetShardIterator")
+        self._deny_perhaps(shard_id)
         if start.sequence_number is not None:
             start = replace(start, sequence_number=self._numbers.lengthen(start.sequence_number))
         return self._inner.open(shard_id, start)
@@ -204,6 +246,7 @@ class FaultyStream:
         self._count_read(shard_id)
         self._fail_perhaps("GetRecords")
         self._refuse_if_locked(shard_id)
+        self._deny_perhaps(shard_id)
         faults = self._faults
         if faults.happens("F10.expired", shard_id):
             raise IteratorExpired("ExpiredIteratorException")
@@ -243,8 +286,11 @@ class FaultyStream:
         """This host took the lease: the pace of an earlier ownership is not its own any more."""
         self._reads.pop(shard_id, None)
 
-    def server_time_millis(self) -> int:
-        return self._kinesis_millis() // 1000 * 1000
+    def server_time_millis(self, *, as_seen: bool = False) -> int:
+        # Each host's own clock is right here; see F4.wall and F22.clock.
+        own = self._kinesis_millis()
+        seen = own + self._outages.ahead_millis(self._host, self._now())
+        return (seen if as_seen else server_clock.vouched_millis(seen, own)) // 1000 * 1000
 
     def _fail_perhaps(self, action: str) -> None:
         now = self._now()
@@ -252,12 +298,26 @@ class FaultyStream:
         if forbidden is not None:
             self._faults.note(forbidden, f"{action} by {self._host}")
             raise SetupError(f"AccessDeniedException: {action} is not allowed.")
+        refusal = self._outages.refuses_keys(action, self._host, now)
+        if refusal is not None:
+            self._faults.note("F14.credentials", f"{action} by {self._host}")
+            raise sort_failure(refusal, doing=action)
         if self._outages.is_down("kinesis", self._host, now):
             raise TemporaryError("InternalFailure")
         if self._faults.happens("F5.kinesis", f"{action} by {self._host}"):
             if self._faults.rng("F5.kinesis").random() < 0.5:
                 raise Throttled("ProvisionedThroughputExceededException")
             raise TemporaryError("InternalFailure")
+
+    def _deny_perhaps(self, shard_id: str) -> None:
+        # Java ends a shard at one such answer. Two in a row would be what Kinesis says of a shard that is gone.
+        if shard_id in self._denied:
+            self._denied.remove(shard_id)
+        elif self._listing_before is not None and self._faults.happens(
+            "F9.denied", f"{shard_id} to {self._host}"
+        ):
+            self._denied.add(shard_id)
+            raise ShardGone("ResourceNotFoundException")
 
     def _refuse_if_locked(self, shard_id: str) -> None:
         code = self._outages.why_locked(self._host, self._now())
@@ -317,13 +377,14 @@ def kind_of_write(operation: str, params: Params) -> str:
         # Its author does not know the counter.
         return "assign"
     kind = next((kind for name, kind in _KINDS_BY_VALUE if name in values), None)
-    return kind or _kind_of_removal(params.get("UpdateExpression", "").partition(" REMOVE ")[2])
-
-
-def _kind_of_removal(removed: str) -> str:
-    if "leaseOwner" in removed:
-        return "release"
-    return "hand_over" if "checkpointOwner" in removed else "renew"
+    if kind in (None, "adopt"):
+        # Each of these may change the private map, too.
+        removed = params.get("UpdateExpression", "").partition(" REMOVE ")[2]
+        if "leaseOwner" in removed:
+            kind = "release"
+        elif "checkpointOwner" in removed:
+            kind = "hand_over"
+    return kind or "renew"
 
 
 class DynamoFaults:
@@ -360,11 +421,20 @@ class DynamoFaults:
                 before=denied(operation),
                 on_effect=lambda: self._faults.note(forbidden, f"{operation} by {host}"),
             )
+        refusal = self._outages.refuses_keys(operation, host, now)
+        if refusal is not None:
+            return Fault(
+                before=refusal,
+                on_effect=lambda: self._faults.note("F14.credentials", f"{operation} by {host}"),
+            )
         return self._while_faults_last(operation, params, host)
 
     def _while_faults_last(self, operation: str, params: Params, host: str) -> Fault | None:
         if operation in _SET_UP:
             return self._refused(operation, host)
+        # Not to a scripted Java worker, which has no word for it.
+        if host.startswith("w") and self._faults.happens("F5.absent", f"{operation} by {host}"):
+            return Fault(before=absent(operation))
         if operation in _READS:
             return self._of_read(operation, params, host)
         return self._of_write(operation, params, host)

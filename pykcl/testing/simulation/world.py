@@ -46,6 +46,7 @@ MOST_SHARDS = 8
 _POLL_SECONDS = 1.0
 _PAGE_BYTES_PER_SHARD = 600
 _DESCRIBES_UNTIL_ACTIVE = 3
+_PROXY_AT_START = 0.5
 _ASKED_BY_PROCESSORS = (
     "ownership_starts", "called", "batch_starts", "delivered", "shard_ends", "ownership_lost",
 )  # fmt: skip
@@ -147,6 +148,9 @@ class World:
         self.retention_hours = 24
         self.record_log = RecordLog(lambda: self.kinesis_millis() - self.retention_hours * HOUR_MILLIS)
         self.outages = Outages()
+        if faults.has("F5.date") and faults.rng("F5.date").random() < _PROXY_AT_START:
+            self.outages.put_proxy("", simulation.now, faults.rng("F5.date"))
+            faults.note("F5.date", "from the start")
         self.malformed: set[tuple[str, str]] = set()
         self.on_request: Callable[[str, Params, str], None] = lambda operation, params, host: None
         self.kinesis_skew = 0
@@ -180,6 +184,7 @@ class World:
 
     def _create_checkers(self) -> None:
         self.delivery = DeliveryChecker(self.record_log, self.violations)
+        self.delivery.may_start_early = self.faults.has("F5.date")
         for asked in _ASKED_BY_PROCESSORS:
             # A worker takes an error for its processor's own and tries again: one of a checker must not pass for that.
             setattr(self.delivery, asked, self.simulation.insist(getattr(self.delivery, asked)))

@@ -50,6 +50,7 @@ class Wire:
         self.requests: list[tuple[str, dict[str, Any]]] = []
         self._answers: dict[str, list[Any]] = {}
         self.date: str | None = DATE
+        self.request_id: str | None = "c9b8fa9f"
         self.client = boto3.client(
             "kinesis",
             region_name="eu-west-1",
@@ -92,6 +93,8 @@ class Wire:
         headers = {"Content-Type": "application/x-amz-json-1.1", "Content-Length": str(len(body))}
         if self.date is not None:
             headers["Date"] = self.date
+        if self.request_id is not None:
+            headers["x-amzn-RequestId"] = self.request_id
         return AWSResponse(request.url, status, headers, _Raw(body))
 
 

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from contextlib import suppress
+
 import pytest
 from botocore.exceptions import EndpointConnectionError, NoCredentialsError
 
@@ -121,6 +123,24 @@ def test_shards_are_listed_page_by_page_and_never_with_the_stream_beside_a_token
     assert wire.asked("ListShards") == [{"StreamName": "orders"}, {"NextToken": "t1"}, {"NextToken": "t2"}]
 
 
+@pytest.mark.parametrize(
+    ("keys", "said"),
+    [
+        ({"StartingHashKey": "start", "EndingHashKey": "end"}, "start to end"),
+        ({"StartingHashKey": "5", "EndingHashKey": "5"}, "5 to 5"),
+        ({"StartingHashKey": "9", "EndingHashKey": "5"}, "9 to 5"),
+        ({"StartingHashKey": "0", "EndingHashKey": str(2**128)}, f"0 to {2**128}"),
+        ({"StartingHashKey": "x" * 100, "EndingHashKey": "5"}, f"{'x' * 64} to 5"),
+        ({}, "None to None"),
+    ],
+)
+def test_what_is_no_range_of_hash_keys_is_kept_to_be_told_and_costs_no_shard(wire, keys, said):
+    wire.answer("ListShards", {"Shards": [shard(0, HashKeyRange=keys), shard(1)]})
+    odd, good = wire.stream().list_shards().shards
+    assert (odd.hash_range, odd.refused_range) == (None, said)
+    assert (good.hash_range, good.refused_range) == (HashRange(0, 99), "")
+
+
 def test_an_empty_listing_is_complete_and_a_listing_without_shards_is_refused(wire):
     wire.answer("ListShards", {"Shards": []}, {}, b"{")
     stream = wire.stream()
@@ -167,6 +187,7 @@ def test_a_later_page_that_fails_leaves_an_incomplete_listing(wire, second):
 )
 def test_a_first_page_that_fails_raises_what_can_be_done_about_it(wire, answer, expected):
     wire.answer("ListShards", answer)
+    wire.answer("DescribeStreamSummary", answer)
     with pytest.raises(expected) as caught:
         wire.stream().list_shards()
     assert type(caught.value) is expected
@@ -242,15 +263,21 @@ def test_a_number_that_is_no_position_of_the_shard_concerns_that_shard_alone_and
 
 def test_a_start_time_that_has_not_come_yet_is_waited_for(wire):
     wire.fail("GetShardIterator", "InvalidArgumentException")
-    with pytest.raises(TemporaryError, match="clock is not there yet"):
+    with pytest.raises(TemporaryError, match="time in the future"):
         wire.stream().open(SHARD, ReadFrom("AT_TIMESTAMP", at_millis=1_700_000_000_500))
 
 
-def test_a_past_start_time_that_is_refused_is_not_waited_for(wire, summary):
+def test_a_start_time_that_is_refused_though_all_clocks_that_we_see_are_past_it_is_no_position_of_a_row(
+    wire, summary
+):
+    """A wrong clock of this machine and a proxy's hide that it is still to come: no row was changed by hand."""
     wire.fail("GetShardIterator", "InvalidArgumentException")
     wire.answer("DescribeStreamSummary", summary())
-    with pytest.raises(PositionRefused):
-        wire.stream().open(SHARD, ReadFrom("AT_TIMESTAMP", at_millis=1_699_999_000_000))
+    with pytest.raises(TemporaryError, match="time in the future") as caught:
+        wire.stream().open(SHARD, ReadFrom("AT_TIMESTAMP", at_millis=1_599_999_000_000))
+    assert not isinstance(caught.value, PositionRefused)
+    assert caught.value.code == "E30"
+    assert "2020-09-13T12:26:40" in str(caught.value), "the clock of this machine"
 
 
 def test_an_answer_without_an_iterator_is_refused(wire):
@@ -275,6 +302,7 @@ def test_without_any_answer_the_server_time_is_our_own_to_the_second(wire, runti
 
 
 def test_the_server_time_is_the_date_of_the_answer_carried_forward_and_rounded_down(wire, runtime):
+    runtime.millis = 1_700_000_009_000
     wire.answer("ListShards", {"Shards": []})
     stream = wire.stream(runtime=runtime)
     stream.list_shards()
@@ -283,18 +311,53 @@ def test_the_server_time_is_the_date_of_the_answer_carried_forward_and_rounded_d
     assert stream.server_time_millis() == 1_700_000_001_000
     stream.list_shards()  # the same Date, late: it does not turn the clock back
     assert stream.server_time_millis() == 1_700_000_001_000
+    wire.date = "Tue, 14 Nov 2023 22:13:24 GMT"
+    stream.list_shards()
+    assert stream.server_time_millis() == 1_700_000_004_000
 
 
-def test_a_refusal_carries_the_time_too_and_a_later_date_wins(wire, runtime):
+def test_a_proxy_whose_clock_is_ahead_moves_no_position_and_is_logged_once(wire, runtime, caplog):
+    """Else a start at LATEST would be noted at a time to come, and the next owner would skip what was put till then."""
+    runtime.millis = 1_700_000_000_000 - 20_000
+    wire.answer("ListShards", {"Shards": []})
+    stream = wire.stream(runtime=runtime)
+    for wire.date in ("Tue, 14 Nov 2023 22:13:20 GMT", "Tue, 14 Nov 2023 22:13:21 GMT"):
+        stream.list_shards()
+        assert stream.server_time_millis() == runtime.millis
+    assert stream.server_time_millis(as_seen=True) == 1_700_000_001_000
+    assert caplog.text.count("the clock of this machine is 20 s behind") == 1
+
+
+def test_a_clock_of_this_machine_that_is_ahead_moves_no_position(wire, runtime, caplog):
+    runtime.millis = 1_700_000_000_000 + 3_600_000
+    wire.answer("ListShards", {"Shards": []})
+    stream = wire.stream(runtime=runtime)
+    stream.list_shards()
+    assert stream.server_time_millis() == 1_700_000_000_000
+    assert "3600 s ahead of" in caplog.text
+
+
+@pytest.mark.parametrize("page", [b"<html>Service Unavailable", b""])
+def test_the_page_of_a_proxy_says_nothing_about_the_time(wire, runtime, page):
+    runtime.millis = 1_800_000_000_000
+    stream = wire.stream(runtime=runtime)
+    for status in (503, 200):
+        wire.request_id = None
+        wire.answer("ListShards", (status, page))
+        with suppress(TemporaryError):
+            stream.list_shards()
+        assert stream.server_time_millis() == 1_800_000_000_000
+        assert stream.server_time_millis(as_seen=True) == 1_800_000_000_000
+
+
+def test_a_refusal_says_nothing_about_the_time(wire, runtime):
+    """Its id and its Date may be as false as its text."""
+    runtime.millis = 1_800_000_000_000
     wire.fail("ListShards", "LimitExceededException")
     stream = wire.stream(runtime=runtime)
     with pytest.raises(Throttled):
         stream.list_shards()
-    assert stream.server_time_millis() == 1_700_000_000_000
-    wire.date = "Tue, 14 Nov 2023 22:13:45 GMT"
-    with pytest.raises(Throttled):
-        stream.list_shards()
-    assert stream.server_time_millis() == 1_700_000_025_000
+    assert stream.server_time_millis() == 1_800_000_000_000
 
 
 @pytest.mark.parametrize("date", [None, "yesterday", "Tue, 99 Nov 2023 99:13:20 GMT"])

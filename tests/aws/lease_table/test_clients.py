@@ -374,7 +374,7 @@ def canned():
     yield serve
     for server, thread in servers:
         server.shutdown()
-        thread.join(10)
+        thread.join(300)
         server.server_close()
 
 

@@ -97,7 +97,7 @@ class RawServer:
         for connection in self._open:
             close(connection)
         for thread in self._threads:
-            thread.join(5)
+            thread.join(300)
 
     def say(self, *answers):
         self._answers = list(answers)
@@ -170,7 +170,7 @@ def read_request(connection, number):
         received += part
 
 
-def client_of(url, service="kinesis", *, read_timeout=5, token=None, verify=None, **more):
+def client_of(url, service="kinesis", *, read_timeout=60, token=None, verify=None, **more):
     return boto3.client(
         service,
         region_name="eu-west-1",

@@ -48,7 +48,7 @@ def warm(server, connections=1, **how):
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(10)
+        thread.join(300)
     transport._kept = kept
     assert len(transport._idle) == connections
     return stream

@@ -1,7 +1,7 @@
 """Our signature is botocore's own, whatever is signed."""
 
 import hashlib
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from types import SimpleNamespace
 
 from botocore.auth import SigV4Auth
@@ -39,7 +39,7 @@ def test_it_is_the_one_of_botocore(seconds, secret, token, body, region, path):
     keys = ReadOnlyCredentials("AKID", secret, token)
     signer = Signer(region, "kinesis")
     date = signer.amz_date(seconds)
-    assert date == datetime.fromtimestamp(seconds, timezone.utc).strftime("%Y%m%dT%H%M%SZ")
+    assert date == datetime.fromtimestamp(seconds, UTC).strftime("%Y%m%dT%H%M%SZ")
     headers = {
         "content-type": "application/x-amz-json-1.1",
         "host": "kinesis.example:8080",

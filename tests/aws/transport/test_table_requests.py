@@ -613,7 +613,7 @@ def test_a_request_is_sent_whole_however_little_a_socket_takes_at_once():
         reader = threading.Thread(target=read, daemon=True)
         reader.start()
         assert Connection(Slow()).exchange(request).status == 200
-        reader.join(5)
+        reader.join(300)
         assert bytes(received) == request
 
 

@@ -5,7 +5,7 @@ import json
 import re
 import threading
 import time
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from email.utils import formatdate
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -67,12 +67,12 @@ class StrictAws:
 
     def stop(self):
         self._server.shutdown()
-        self._thread.join(10)
+        self._thread.join(300)
         self._server.server_close()
 
     def answer(self, headers, body):
         operation = headers["X-Amz-Target"].partition(".")[2]
-        signed = datetime.strptime(headers["X-Amz-Date"], "%Y%m%dT%H%M%SZ").replace(tzinfo=timezone.utc)
+        signed = datetime.strptime(headers["X-Amz-Date"], "%Y%m%dT%H%M%SZ").replace(tzinfo=UTC)
         kind, code = headers["Content-Type"], None
         if not self.is_signed(headers, body):
             self.unsigned.append(operation)

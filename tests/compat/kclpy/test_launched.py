@@ -23,7 +23,7 @@ initialPositionInStream = TRIM_HORIZON
 AwsCredentialsProvider = EnvironmentVariableCredentialsProvider
 retrievalMode = POLLING
 regionName = us-east-1
-failoverTimeMillis = 2000
+failoverTimeMillis = 5000
 idleTimeBetweenReadsInMillis = 200
 metricsLevel = NONE
 """
@@ -194,7 +194,7 @@ def test_sys_exit_in_a_handler_stops_the_worker_gracefully_with_its_code(aws, la
     program = launch(PROGRAMS["v2"])
     program.wait(lambda: seen(program).keys() >= set(keys), "the records")
     put(aws, ["exit", 3], first=20)
-    assert program.process.wait(30) == 3, program.err.read_text()
+    assert program.process.wait(300) == 3, program.err.read_text()
     exited = program.notes("record")[-1][1]
     asked = {note[1] for note in program.notes("shutdown_requested")}
     assert asked == {note[1] for note in program.notes("initialize")} - {exited}
@@ -317,7 +317,7 @@ def test_what_a_programs_own_thread_has_in_hand_is_done_before_the_process_ends(
         lambda: "waiting for threads of the program threads=writer" in program.err.read_text(), "the end"
     )
     (program.folder / "go-on").touch()
-    assert program.process.wait(30) == 0, program.err.read_text()
+    assert program.process.wait(300) == 0, program.err.read_text()
     written = (program.folder / "written").read_text().split()
     assert written == [f"r{number}" for number in range(len(written))]
     assert written
@@ -385,7 +385,7 @@ def test_a_thread_that_never_ends_is_cut_off_after_the_grace_and_told_of(daemon,
 )  # fmt: skip
 def test_what_cannot_work_is_told_in_one_line_with_an_exit_code(program, code, told, aws, launch):
     program = launch(program)
-    assert program.process.wait(30) == code
+    assert program.process.wait(300) == code
     assert told in program.err.read_text()
     assert os.path.exists(program.err)
 

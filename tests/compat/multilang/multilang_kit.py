@@ -18,7 +18,7 @@ from pykcl.worker.checkpointer import EndCheckpointer
 
 TALKATIVE = Path(__file__).parent / "talkative.py"
 SHARD = "shardId-000000000007"
-DEADLINE = 20.0
+DEADLINE = 300
 
 
 def eventually(condition: Callable[[], Any], what: str) -> Any:

@@ -3,6 +3,7 @@
 import logging
 import os
 import select
+import signal
 import subprocess
 import sys
 import time
@@ -155,6 +156,32 @@ def test_a_question_is_answered_once(new_child, heard):
     with pytest.raises(TimeoutError):
         child.receive(time.monotonic() - 1)
     assert len(heard.of(AnswerNotBelieved)) == 1
+
+
+@pytest.mark.parametrize("says", [STATUS, CHECKPOINT + STATUS], ids=["done", "a checkpoint"])
+def test_what_it_says_once_it_is_being_ended_answers_nothing(new_child, says):
+    """1) It is sent SIGTERM in the middle of its records; 2) it swallows that, and prints that they are done."""
+    program = f"""
+import os, signal, sys
+def stop(number, frame): raise KeyboardInterrupt
+signal.signal(signal.SIGTERM, stop)
+sys.stdin.readline()
+try:
+    os.write(2, b"works\\n")
+    signal.pause()
+except BaseException:
+    os.write(1, {says.encode()!r})
+    sys.stdin.read()
+"""
+    child = new_child(program)
+    child.send([b"question\n"], awaits="processRecords", until=None)
+    assert select.select([child.descriptors[2]], [], [], 20)[0]
+    child.on_gone("is being ended")
+    child.signal_group(signal.SIGTERM)
+    wait_for_output(child)
+    child.on_output()
+    with pytest.raises(ChildGone, match="is being ended"):
+        child.receive(LATE)
 
 
 def test_a_question_that_is_not_complete_cannot_be_answered(new_child):

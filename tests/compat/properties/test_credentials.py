@@ -1,7 +1,7 @@
 """Java's credentials providers by name: which identity signs the requests of each service in the end."""
 
 import re
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from botocore.awsrequest import AWSResponse
@@ -233,7 +233,7 @@ def test_credentials_of_a_role_are_renewed_before_they_end(environment, fakes, m
 def _ends_once(fakes, monkeypatch):
     """STS whose first credentials end in two minutes, and whose later ones live."""
     plain = fakes.answer
-    soon = (datetime.now(timezone.utc) + timedelta(minutes=2)).strftime("%Y-%m-%dT%H:%M:%SZ")
+    soon = (datetime.now(UTC) + timedelta(minutes=2)).strftime("%Y-%m-%dT%H:%M:%SZ")
 
     def answer(path, form):
         monkeypatch.setattr(

@@ -1,6 +1,6 @@
 """What each honoured or mapped key does, not what the table says of it: to the Config, the clients, the table, the worker."""
 
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 
 import pytest
 from properties_files import ALL_KEYS, LEAST, meaning
@@ -55,7 +55,7 @@ EFFECTS = {
     "workerId": ("host-7", of_config("worker_id", "host-7")),
     "initialPositionInStream": ("trim_horizon", of_config("initial_position", "TRIM_HORIZON")),
     "initialPositionInStreamExtended": (
-        "1767225600", of_config("initial_position", datetime(2026, 1, 1, tzinfo=timezone.utc)),
+        "1767225600", of_config("initial_position", datetime(2026, 1, 1, tzinfo=UTC)),
     ),
     "retrievalMode": ("POLLING", lambda found: (found.polling_must_be_accepted, False)),
     "maxRecords": ("25", of_config("max_records", 25)),
@@ -105,7 +105,7 @@ def test_the_file_with_all_keys_becomes_this_config_and_these_clients():
     found = interpret(read_properties(ALL_KEYS), entry_point="multilang")
     assert found.config == Config(
         application="orders-app", stream=ARN, table_name="orders-leases", worker_id="w1",
-        initial_position=datetime(2026, 1, 1, tzinfo=timezone.utc), checkpoint_mode="manual", max_records=500, idle_time_between_reads=0.75,
+        initial_position=datetime(2026, 1, 1, tzinfo=UTC), checkpoint_mode="manual", max_records=500, idle_time_between_reads=0.75,
         failover_time=5.0, shard_sync_interval=30.0, cleanup_interval=0.0, max_leases=7,
         max_leases_to_steal_at_one_time=2, table_deletion_protection=True, point_in_time_recovery=True, call_with_empty_batches=True,
         parent_shard_poll_interval=4.0, processor_warn_after=30.0, shutdown_grace=20.0, coordinator_state_table="orders-state",
@@ -518,7 +518,7 @@ def test_a_worker_of_the_file_reads_the_stream_and_keeps_the_table_it_names(cred
         ledger = _Ledger()
         worker = Worker(processor=lambda: ledger, config=found.config, clients=clients)
         with worker:
-            assert ledger.arrived.wait(30)
+            assert ledger.arrived.wait(300)
             (item,) = clients["dynamodb"].scan(TableName="leases-7")["Items"]
             assert item["leaseOwner"] == {"S": "w-7"}
 

@@ -227,7 +227,7 @@ def test_an_arn_is_what_kinesis_is_asked_for_and_not_its_name(aws, no_aws, monke
     before = len(list(aws.requests))
     clients = open_specified_clients(found.config, found.clients)
     with Worker(processor=Tells, config=found.config, clients=clients):
-        assert arrived.wait(30)
+        assert arrived.wait(300)
     asked = [request for request in list(aws.requests)[before:] if request.operation == "ListShards"]
     assert asked
     for request in asked:

@@ -1,6 +1,6 @@
 """Scenarios 19 to 25: splits and merges of which each side does a part, the rows of ended shards, and children lost."""
 
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 
 import pytest
 
@@ -130,7 +130,7 @@ def test_scenario_22_a_shard_that_was_begun_at_a_timestamp_ends_without_a_sub_se
     fleet = new_fleet()
     (parent,) = fleet.shards()
     start = StartPosition("AT_TIMESTAMP", at_millis=EPOCH_MILLIS + int(fleet.simulation.now * 1000) - 1000)
-    fleet.start_pykcl("p1", initial_position=datetime.fromtimestamp(start.at_millis / 1000, timezone.utc))
+    fleet.start_pykcl("p1", initial_position=datetime.fromtimestamp(start.at_millis / 1000, UTC))
     fleet.wait_read("p1", parent)
     assert fleet.rows()[parent].checkpoint == Checkpoint("AT_TIMESTAMP", 0)
     fleet.split(parent)

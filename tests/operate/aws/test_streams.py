@@ -1,6 +1,6 @@
 """The adapter over the Kinesis client: pages, filters, partial answers, and answers that cannot be true."""
 
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 
 import pytest
 from botocore.exceptions import ClientError
@@ -72,7 +72,7 @@ def test_a_summary_is_read_whole():
         "StreamARN": ARN,
         "StreamStatus": "ACTIVE",
         "StreamModeDetails": {"StreamMode": "ON_DEMAND"},
-        "StreamCreationTimestamp": datetime.fromtimestamp(1_795_165_200, tz=timezone.utc),
+        "StreamCreationTimestamp": datetime.fromtimestamp(1_795_165_200, tz=UTC),
         "RetentionPeriodHours": 48,
         "OpenShardCount": 4,
         "ConsumerCount": 2,
@@ -101,7 +101,7 @@ def test_a_summary_is_read_whole():
         (ReadFrom("LATEST"), {"Type": "AT_LATEST"}),
         (
             ReadFrom("AT_TIMESTAMP", at_millis=1_500),
-            {"Type": "FROM_TIMESTAMP", "Timestamp": datetime.fromtimestamp(1.5, tz=timezone.utc)},
+            {"Type": "FROM_TIMESTAMP", "Timestamp": datetime.fromtimestamp(1.5, tz=UTC)},
         ),
     ],
 )

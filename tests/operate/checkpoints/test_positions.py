@@ -35,6 +35,7 @@ def test_a_file_of_positions():
         ("0,5\n1", "line 2: write shard,sequence"),
         ("0,LATEST", "line 1: 'LATEST' is not a position"),
         ("0;5", "line 1: write"),
+        ("x" * 200_000, "f has a line that is no list of fields: field larger"),
     ],
 )
 def test_a_bad_file_of_positions_is_refused_with_its_line(text, why):

@@ -4,13 +4,17 @@ import random
 
 import pytest
 
-from pykcl.errors import PyKclError, SetupError, TemporaryError, Throttled
+from pykcl.errors import PyKclError, Refused, SetupError, TemporaryError, Throttled
 from pykcl.interfaces import Fetched
 from pykcl.local.stream import LocalKinesis
 from pykcl.model.checkpoint import AT_TRIM_HORIZON, Checkpoint
 from pykcl.model.kpl import aggregate
+from pykcl.model.lease import Lease
 from pykcl.model.record import Record
+from pykcl.model.shard import HashRange
 from pykcl.operate.checkpoints import search as module
+from pykcl.operate.checkpoints.plan import Situation
+from pykcl.operate.checkpoints.reset import plan_skip
 from pykcl.operate.checkpoints.search import ShardSearch
 from pykcl.testing.memory.stream import MemoryStream
 
@@ -189,6 +193,43 @@ def test_behind_a_record_and_behind_a_part_of_an_aggregate(kinesis, clock, searc
         searching().after(str(int(number) + 10**11), None)
 
 
+@pytest.fixture
+def two_shards(clock):
+    """Return the stream, and the shard and number of an aggregate with a record for each of two shards."""
+
+    def make(distribution):
+        model = LocalKinesis(clock)
+        model.create_stream("s", 2, mode="ON_DEMAND", distribution=distribution)
+        (blob,) = aggregate([("k", key, b"x") for key in ("0", str(2**128 - 1))])
+        put_into = model.put_record("s", blob.data, blob.partition_key)
+        return MemoryStream(model, "s", clock), put_into.shard_id, put_into.sequence_number
+
+    return make
+
+
+def situation_of(stream, lease):
+    return Situation(stream.describe(), stream.list_shards(), (lease,), START)
+
+
+def test_an_aggregate_of_any_hash_keys_is_skipped_where_kinesis_ignores_them(two_shards, clock):
+    """The worker delivers it whole, and it counts."""
+    stream, shard, number = two_shards("AUTO")
+    lease = Lease(shard, AT_TRIM_HORIZON)
+    plan, skipped = plan_skip(situation_of(stream, lease), shard, 2, stream, clock)
+    assert [record.position for record in skipped] == [Checkpoint(number, 0), Checkpoint(number, 1)]
+    assert plan.steps[-1].new.checkpoint == Checkpoint(number, 1)
+
+
+def test_an_aggregate_that_no_worker_delivers_is_not_counted_as_skipped(two_shards, clock):
+    """Even with another range that somebody wrote into the row: the range that Kinesis lists comes first, as in the worker."""
+    stream, shard, _ = two_shards("USER_PARTITION_KEY")
+    for row in (None, HashRange(0, 2**128 - 1)):
+        with pytest.raises(Refused, match="there is no record"):
+            plan_skip(
+                situation_of(stream, Lease(shard, AT_TRIM_HORIZON, hash_range=row)), shard, 1, stream, clock
+            )
+
+
 class Scripted:
     """A stream whose pages are told beforehand. pages: records, millis behind; None: an error of that kind."""
 
@@ -207,7 +248,7 @@ class Scripted:
         records, behind = page
         return Fetched(list(records), "next", behind, (), 1)
 
-    def server_time_millis(self):
+    def server_time_millis(self, *, as_seen=False):
         return START
 
 

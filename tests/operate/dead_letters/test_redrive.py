@@ -1,6 +1,7 @@
 """Redrive of letters in files: what is settled and when, what is refused, and that nothing is settled too early."""
 
 import json
+from contextlib import suppress
 from typing import ClassVar
 
 import pytest
@@ -166,6 +167,21 @@ def test_a_processor_that_checkpoints_by_itself_settles_what_it_checkpointed(fol
     assert [one.problem for one in run(folder, ToHandler(Manual))] == [""]
 
 
+@pytest.mark.parametrize("way", ["is refused", "is prepared only"])
+def test_a_processor_whose_only_checkpoint_did_not_come_about_settles_nothing(folder, way):
+    class Manual(Recorder):
+        def process_records(self, batch):
+            if way == "is prepared only":
+                batch.checkpointer.prepare_checkpoint()
+                return
+            with suppress(CheckpointRefused):
+                batch.checkpointer.checkpoint(Checkpoint("999"))
+
+    keep(folder, letter())
+    assert ["by itself" in one.problem for one in run(folder, ToHandler(Manual))] == [True]
+    assert left(folder) == [letter().id]
+
+
 def test_copies_of_a_letter_are_redriven_once_and_settled_together(folder):
     keep(folder, letter(), letter(), letter(worker_id="another", attempts=9))
     [outcome] = run(folder, ToHandler(Recorder))
@@ -217,7 +233,7 @@ def test_hostile_letters_are_refused_with_a_reason_and_left_in_place(folder):
     assert problems == {
         "1": "",
         "2": "it is no letter: it has 67,108,866 bytes, more than 67,108,864",
-        "3": "it is no letter: its JSON is nested too deeply",
+        "3": "it is no letter: it is nested more than 200 levels deep",
         "4": "it is no letter: it has no requestContext",
     }
     assert path.read_bytes() == before
@@ -297,6 +313,49 @@ def test_a_note_that_was_cut_off_does_not_count(folder):
     assert left(folder) == [letter(record(101)).id]
     run(folder, ToHandler(Recorder))
     assert left(folder) == []
+
+
+def test_the_notes_of_letters_that_are_gone_settle_no_other_letter(folder):
+    """After a truncation, a rotation or a restore, new letters counted as redriven, and no command showed them."""
+    keep(folder, letter(record(100)), letter(record(101)), letter(record(102)))
+    run(folder, ToHandler(Recorder))
+    path = next(one for one in folder.iterdir() if one.name.endswith(".jsonl"))
+    first, second, third = path.read_bytes().splitlines(keepends=True)
+    # The same sizes, so that each offset is one that a note names.
+    path.write_text(letter_text(letter(record(200))) + "\n")
+    assert path.stat().st_size == len(first)
+    source = FileSource(folder)
+    assert [one.letter.id for chunk in source.chunks() for one in chunk] == [letter(record(200)).id]
+    assert source.note.startswith(f"3 notes in {path.name}.done were ignored")
+    assert [one.problem for one in run(folder, ToHandler(Recorder))] == [""]
+    assert left(folder) == []
+    # Restored in another order: what has its note at its place is settled, what has not comes again.
+    path.write_bytes(first + third + second)
+    assert left(folder) == [letter(record(102)).id, letter(record(101)).id]
+
+
+def test_a_letter_that_is_written_anew_at_the_same_place_is_another_one(folder):
+    """Its records failed again after they were redriven, and its file had been truncated."""
+    keep(folder, letter(attempts=3))
+    run(folder, ToHandler(Recorder))
+    path = next(one for one in folder.iterdir() if one.name.endswith(".jsonl"))
+    path.write_text(letter_text(letter(attempts=4)) + "\n")
+    assert left(folder) == [letter().id]
+
+
+def test_a_note_of_an_identifier_alone_counts_for_the_letter_that_has_it(folder):
+    keep(folder, letter(record(100)), letter(record(101)))
+    path = next(iter(folder.iterdir()))
+    size = len(path.read_bytes().splitlines(keepends=True)[0])
+    done = path.with_name(path.name + ".done")
+    ids = [letter(record(number)).id for number in (100, 101)]
+    done.write_text(
+        f"0 {ids[0]}\n{size} {ids[0]}\n{size + 1} {ids[1]}\n99999 {ids[1]}\n0\nx {ids[0]}\n\xff\n"
+    )
+    source = FileSource(path)
+    assert [one.letter.id for chunk in source.chunks() for one in chunk] == [ids[1]]
+    assert source.note.startswith(f"3 notes in {done.name} were ignored")
+    assert not next(iter(source.chunks()))[0].problem
 
 
 def test_a_file_may_have_one_letter_over_several_lines(tmp_path):

@@ -22,7 +22,8 @@ from pykcl.compat.properties.parsing import FANOUT_NOTICE
 from pykcl.config import Config
 from pykcl.local.errors import AwsError
 from pykcl.local.faults import FaultRule
-from pykcl.model.checkpoint import Checkpoint
+from pykcl.model.checkpoint import AT_TRIM_HORIZON, Checkpoint
+from pykcl.model.lease import Standstill
 from pykcl.model.lease_item import to_item
 from pykcl.operate.doctor.bundle import bundle_of, redactor_of
 from pykcl.operate.doctor.checks import diagnose
@@ -212,6 +213,12 @@ def _(world):
 def _(world):
     _stay(world)
     world.aws.kinesis.delete_stream(STREAM)
+
+
+@makes("keys-ignored", "whatever their partition key")
+def _(world):
+    world.aws.kinesis.delete_stream(STREAM)
+    world.aws.kinesis.create_stream(STREAM, 2, mode="ON_DEMAND", distribution="AUTO")
 
 
 @makes("stream-changing", "UPDATING")
@@ -638,6 +645,47 @@ def _(world):
 @makes("dead-letters-elsewhere", "is of account 123456789012, and these credentials are of 000000000000")
 def _(world):
     world.config["dead_letters"] = "s3://letters?owner=123456789012"
+
+
+def _standing(world, **more):
+    note = {
+        "since": 1_790_000_000_000,
+        "handed_back": 3,
+        "records": 1,
+        "code": "E12",
+        "cause": "x raised KeyError at o.py:1",
+    }
+    return world.note(standstill=Standstill(AT_TRIM_HORIZON, **{**note, **more}))
+
+
+@makes(
+    "shard-stands",
+    "000 stands since 2026-09-21T14:13:20Z: x raised KeyError at o.py:1 over 1 record (E12), handed back 3 times",
+)
+def _(world):
+    world.put(world.lease(0, metadata=_standing(world)))
+
+
+def test_the_commands_for_a_shard_that_stands_can_be_copied(world):
+    world.put(world.lease(0, metadata=_standing(world, records=500)))
+    finding = world.findings()["shard-stands"]
+    assert finding.fix == f"pykcl tail orders --shard {shard(0)} --from-app orders-app -n 10"
+    step = f"pykcl checkpoints reset --application orders-app --stream orders --shard {shard(0)} --shift-by 1"
+    assert step in finding.text
+    assert "--option max_attempts=5 --option dead_letters=" in finding.text
+    world.put(world.lease(0, metadata=_standing(world, records=0, code="E22")))
+    assert world.findings()["shard-stands"].fix == "pykcl explain E22"
+
+
+def test_a_note_of_a_place_that_was_left_since_says_nothing(world):
+    """As a Java worker leaves it that took the lease and got on."""
+    world.put(world.lease(0, world.put_record(), metadata=_standing(world), owner="java-1"))
+    assert "shard-stands" not in world.findings()
+
+
+@makes("owners-change", "000 changed hands up to 7 times")
+def _(world):
+    world.put(world.lease(0, owner_switches=7))
 
 
 @makes("max-leases-small", "1 are not read")

@@ -164,7 +164,7 @@ def test_the_key_comes_from_where_it_is_said(options, line, key, data):
     [
         ("jsonl", {}, b'{"id": 1', "is not JSON (Expecting ',' delimiter at character 9)"),
         ("jsonl", {}, b"NaN", "is not JSON"),
-        ("jsonl", {}, b"[" * 100_000, "is not JSON"),
+        ("jsonl", {}, b"[" * 100_000, "is nested more than 200 levels deep"),
         ("jsonl", {}, b'"\xff"', "is not UTF-8 (byte 2)"),
         ("lines", {"key_field": "id"}, b"hunter2", "is not JSON"),
         ("lines", {"key_field": "id"}, b'{"x": "hunter2"}', "has no field 'id'"),

@@ -266,6 +266,16 @@ def test_an_aggregate_that_consumers_drop_is_told(kinesis, follow):
     assert "lies outside the shard" in following.notices[0]
 
 
+def test_an_aggregate_of_any_hash_keys_is_shown_where_kinesis_ignores_them(kinesis, follow):
+    kinesis.delete_stream("s")
+    kinesis.create_stream("s", 2, mode="ON_DEMAND", distribution="AUTO")
+    (blob,) = aggregate([("k", "0", b"a"), ("k", str(2**128 - 1), b"b")])
+    kinesis.put_record("s", blob.data, blob.partition_key)
+    following = follow(until_end=True)
+    assert payloads(following) == ["a", "b"]
+    assert following.notices == []
+
+
 def test_producers_need_not_pause_for_it_to_end(kinesis, follow, runtime, stream):
     put(kinesis, "low", "first")
     fetch = stream.fetch

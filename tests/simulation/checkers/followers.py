@@ -132,11 +132,11 @@ def _holder_of(row: Item | None) -> tuple[str, str, float] | None:
 class FollowerChecker:
     """FOLLOWS_LEADER.
 
-    aws_seconds: the clock of AWS. stood_still: seconds for which the row of a lease had not moved when a host took it
-    last. is_stopping: whether a host was asked to stop. lock: the leader's lock. is_native: whether the fleet is in
-    KCL 3.x's own mode by its row. believes: whether a host believes in a lease. is_changed_by_hand: whether the counter
-    of a lease may have come back to what a host has seen. on_outdated(host, key): a host has deleted a report that was
-    a day old.
+    aws_seconds: the clock of AWS. seen_seconds: the same as the answers to a host say it. stood_still: seconds for
+    which the row of a lease had not moved when a host took it last. is_stopping: whether a host was asked to stop.
+    lock: the leader's lock. is_native: whether the fleet is in KCL 3.x's own mode by its row. believes: whether a host
+    believes in a lease. is_changed_by_hand: whether the counter of a lease may have come back to what a host has seen.
+    on_outdated(host, key): a host has deleted a report that was a day old.
     """
 
     def __init__(
@@ -145,6 +145,7 @@ class FollowerChecker:
         *,
         now: Callable[[], float],
         aws_seconds: Callable[[], float],
+        seen_seconds: Callable[[str], float],
         frozen: Freezes,
         worker_ids: Mapping[str, str],
         options: Mapping[str, Any],
@@ -156,6 +157,7 @@ class FollowerChecker:
     ) -> None:
         self._is_changed_by_hand = is_changed_by_hand
         self._violations, self._now, self._aws_seconds = violations, now, aws_seconds
+        self._seen_seconds = seen_seconds
         self._frozen, self._worker_ids, self._lock = frozen, worker_ids, lock
         self._failover, self._on_clock, self._believes = failover, on_clock, believes
         self._handoff_timeout = float(options["graceful_handoff_timeout"])
@@ -164,8 +166,9 @@ class FollowerChecker:
         self._reported: set[str] = set()
         self._withdrew: set[str] = set()
         self._handing_back: set[tuple[str, str]] = set()
-        self._jumped_at = float("-inf")
-        self._clock = self._clock_offset()
+        self._jumped_at: dict[str, float] = {}
+        self._clock: dict[str, float] = {}
+        self._first_clock = aws_seconds() - now()
         self._asked: dict[str, tuple[str, float]] = {}
         self._moved_at: dict[str, float] = {}
         self.is_stopping: Callable[[str], bool] = lambda host: False
@@ -216,8 +219,8 @@ class FollowerChecker:
         self._expect(host in self._queried, f"{host} reports metrics before it can find its leases")
         self._expect(host in self._since, f"{host} reports metrics to a fleet without a leader")
         self._withdrew.discard(host)
-        off = int(params["ExpressionAttributeValues"][":at"]["N"]) - self._aws_seconds()
-        is_late = self._frozen.seconds_since(host, self._now() - _UNDER_WAY) > 0 or self._clock_jumped()
+        off = int(params["ExpressionAttributeValues"][":at"]["N"]) - self._seen_seconds(host)
+        is_late = self._frozen.seconds_since(host, self._now() - _UNDER_WAY) > 0 or self._clock_jumped(host)
         self._expect(abs(off) <= _CLOCK_SLACK or is_late, f"{host} reports a time that is {off:+.0f} s off")
 
     def metrics_written(self, host: str) -> None:
@@ -229,15 +232,12 @@ class FollowerChecker:
         if self._aws_seconds() - int(row.get("lut", {}).get("N", "0")) >= DAY:
             self.on_outdated(host, str(row.get("leaseKey", {}).get("S")))
 
-    def _clock_offset(self) -> float:
-        return self._aws_seconds() - self._now()
-
-    def _clock_jumped(self) -> bool:
-        """Return whether the clock of AWS jumped lately, as it does where retention overtakes a fleet."""
-        offset = self._clock_offset()
-        if abs(offset - self._clock) > 1.0:
-            self._clock, self._jumped_at = offset, self._now()
-        return self._now() - self._jumped_at < _UNDER_WAY
+    def _clock_jumped(self, host: str) -> bool:
+        """Return whether the clock that a host sees jumped lately: a proxy came or went, or retention overtook the fleet."""
+        offset = self._seen_seconds(host) - self._now()
+        if abs(offset - self._clock.get(host, self._first_clock)) > 1.0:
+            self._clock[host], self._jumped_at[host] = offset, self._now()
+        return self._now() - self._jumped_at.get(host, float("-inf")) < _UNDER_WAY
 
     def release_sent(self, host: str, key: str) -> None:
         """Check that a worker that stops has withdrawn its metrics before it releases its first lease.

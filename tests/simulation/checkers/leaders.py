@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
@@ -83,7 +84,7 @@ class LeaderChecker:
     aws_seconds: the clock of AWS. clock: seconds by the clock of a host. on_clock(host, seconds): the virtual seconds
     while it counts so many. changed_by_hand: keys of leases whose counter somebody put back. terms: versions of the lock
     with which a term began, by pykcl workers. assigned: number of assignments of pykcl workers; expired: of those, the
-    ones of leases whose worker was taken for dead.
+    ones of leases whose worker was taken for dead; moved: of those, by lease, the ones from a worker that was to finish.
     """
 
     def __init__(
@@ -113,6 +114,7 @@ class LeaderChecker:
         self._lock_since = now()
         self._counted_at: dict[str, float] = {}
         self.terms = self.assigned = self.expired = 0
+        self.moved: Counter[str] = Counter()
 
     def _expect(self, holds: bool, what: str, guarantee: Guarantee = Guarantee.LEADS_ALONE) -> None:
         self._violations.expect(holds, guarantee, what)
@@ -246,6 +248,7 @@ class LeaderChecker:
         self._expect(changed <= ASSIGNED, f"{host} assigns {key} and changes {sorted(changed)}")
         step = int(after["leaseCounter"]["N"]) - int(before["leaseCounter"]["N"])
         hands_over = "checkpointOwner" in after
+        self.moved[key] += hands_over
         self._expect(
             step == (not hands_over), f"{host} assigns {key}: counter {step:+d}", Guarantee.COUNTER_BY_ONE
         )

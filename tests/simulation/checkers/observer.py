@@ -20,7 +20,7 @@ from tests.simulation.checkers.ownership import OwnershipChecker
 from tests.simulation.checkers.request_budget import RequestBudgetChecker, rules_for
 from tests.simulation.checkers.validity import ValidityChecker
 
-_DENIED = ("AccessDeniedException",)
+_DENIED = ("AccessDeniedException", "UnrecognizedClientException", "InvalidSignatureException")
 _MISSING = ("ResourceNotFoundException",)
 
 
@@ -107,7 +107,7 @@ class Observer:
         self.ownership.on_stolen = self._stolen
         self.ownership.on_hidden = self._beliefs.stolen
         self.ownership.on_released = lambda host, key: delivery.released.add((host, key))
-        self.ownership.is_excused = self._could_not_report
+        self.ownership.is_excused = self.could_not_report
         delivery.owns = self.ownership.owns
         delivery.is_made_by_pykcl = self.ownership.is_made_by_pykcl
         delivery.on_starts = self._starts
@@ -184,7 +184,8 @@ class Observer:
         else:
             self._delivery.stolen.discard(key)
 
-    def _could_not_report(self, host: str, since: float) -> bool:
+    def could_not_report(self, host: str, since: float) -> bool:
+        """Return whether the host stood still since then, or a thread of it died."""
         return self.frozen.seconds_since(host, since) > 0 or self.struck.since(host, since)
 
     def _starts(self, owning: Ownership) -> None:

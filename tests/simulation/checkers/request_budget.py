@@ -69,7 +69,9 @@ def rules_for(options: Mapping[str, Any], failover: float) -> dict[str, Rule]:
         # All its shards together ask once a second while no answer comes.
         "describe": Rule(60, paced(cleaning, 60, 6), ("list*", "open*", "fill*"), tries=80),
         "open": Rule(
-            20, paced(cleaning, 20, 4), ("list*", "take", "iterator expired", "page nearly trimmed")
+            20,
+            paced(cleaning, 20, 4),
+            ("list*", "take", "iterator expired", "shard denied", "page nearly trimmed"),
         ),
         # From the third read on that brings nothing a shard is read once a second.
         "idle read": Rule(20, paced(1.0, 20, 3)),

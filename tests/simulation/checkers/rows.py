@@ -70,6 +70,11 @@ class RowChecker:
     def _expect(self, holds: bool, guarantee: Guarantee, what: str) -> None:
         self._violations.expect(holds, guarantee, what)
 
+    def edited(self, key: str, row: Item) -> None:
+        """Note that somebody changed the row by hand: a scan may have shown to others that its shard was begun."""
+        if checkpoint_position(row)[0] >= 0:
+            self._started.add(key)
+
     def request_sent(self, operation: str, params: Params, host: str) -> None:
         if operation in ROW_WRITES and not self._is_peer(host):
             condition = params.get("ConditionExpression", "")
@@ -149,7 +154,8 @@ class RowChecker:
         self._expect(not passed, Guarantee.CHECKPOINT_AFTER_DELIVERY, f"{moved} passes {owed}")
         if 0 < new[0] < END[0]:
             # Not between two records either: whoever resumes there would skip or repeat a part.
-            known = new in self._record_log.shard(key).positions
+            shard = self._record_log.shard(key)
+            known = new in shard.positions or new in shard.before
             self._expect(known, Guarantee.CHECKPOINT_FORWARD, f"{moved}, where no record is")
 
     def _position(self, who: str, item: Item) -> Position | None:

@@ -44,6 +44,20 @@ def test_what_was_put_before_the_start_is_read_from_the_trim_horizon_only(delive
     assert broken_by(delivery.violations) is guarantee
 
 
+@pytest.mark.parametrize(("may_start_early", "guarantee"), [(False, Guarantee.NO_GAP), (True, None)])
+def test_what_was_put_before_the_start_is_read_by_a_clock_that_is_behind(
+    delivery, may_start_early, guarantee
+):
+    """And a reader that got that far goes on from there."""
+    delivery.may_start_early = may_start_early
+    delivery.record_log.shard("parent").before |= {(0, 5), (0, 6)}
+    for after, records in (((0, 5), [(0, 6), (1, 0)]), (position_of("LATEST", 0), [(0, 5), (0, 6), (1, 0)])):
+        owning = delivery.ownership_starts("w1", "parent", after)
+        with owning.call(delivery, "process_records"):
+            delivery.batch_starts(owning, records)
+    assert broken_by(delivery.violations) is guarantee
+
+
 def test_the_end_of_a_shard_that_still_owes(delivery):
     delivery.shard_ends(delivery.ownership_starts("w1", "parent", (0, 0)))
     assert broken_by(delivery.violations) is Guarantee.NO_GAP
@@ -120,6 +134,18 @@ def test_who_starts_late_and_has_lost_the_lease_already_robs_nobody(delivery):
     _starts(delivery, "w3", as_owner=False)
     given(delivery, owner, 2)
     assert broken_by(delivery.violations) is None
+
+
+@pytest.mark.parametrize(("is_lost", "cause"), [(False, "clean stop"), (True, "other")])
+def test_a_lease_that_was_lost_before_it_was_released_was_not_handed_back_in_order(delivery, is_lost, cause):
+    owner = delivery.ownership_starts("w1", "parent", (0, 0))
+    given(delivery, owner, 1, 2)
+    if is_lost:
+        delivery.ownership_lost(owner)
+    delivery.fates["w1"] = "clean stop"
+    delivery.released.add(("w1", "parent"))
+    delivery.ownership_starts("w2", "parent", (0, 0))
+    assert delivery.duplicates == {cause: 2}
 
 
 def test_what_comes_again_after_a_clean_stop_and_after_a_crash(delivery):

@@ -35,7 +35,7 @@ FOLLOWED = FleetFollowed(client_version="CLIENT_VERSION_3X", beside="1 Java work
 @pytest.fixture
 def fleet():
     """A checked fleet of two hosts, w1 and w2, of which w1 follows. now[0]: the time."""
-    now, violations = [1000.0], Violations()
+    now, violations, ahead = [1000.0], Violations(), {"w1": 0.0, "w2": 0.0}
     record_log = RecordLog(lambda: 0)
     record_log.parents[KEY] = ()
     frozen = Freezes(lambda: now[0])
@@ -48,6 +48,7 @@ def fleet():
         violations,
         now=lambda: now[0],
         aws_seconds=lambda: now[0],
+        seen_seconds=lambda host: now[0] + ahead[host],
         frozen=frozen,
         worker_ids=worker_ids,
         options={"graceful_handoff_timeout": 10.0},
@@ -77,8 +78,9 @@ def fleet():
     lock.note(leader_lock("java1", "v1b"))
     now[0] += 20.0
     return SimpleNamespace(
-        now=now, violations=violations, rows=rows, checker=checker, lock=lock, frozen=frozen, by_hand=by_hand
-    )
+        now=now, violations=violations, rows=rows, checker=checker, lock=lock, frozen=frozen, by_hand=by_hand,
+        ahead=ahead,
+    )  # fmt: skip
 
 
 def sent(fleet, write, host="w1"):
@@ -112,14 +114,16 @@ def lease(owner="w1"):
 def test_each_write_of_a_follower_is_known_by_its_kind():
     metadata = PykclMetadata(owner="w1")
     asked = lease("java1").with_(checkpoint_owner="w1")
-    writes = {
-        "adopt": lease_writes.adopt(lease(), metadata),
-        "hand_over": lease_writes.hand_over(asked),
-        "renew": lease_writes.renew(lease(), "1.5"),
-        "release": lease_writes.release(lease()),
-        "take": lease_writes.take(lease("w2"), "w1", metadata),
-    }
-    for kind, write in writes.items():
+    writes = [
+        ("adopt", lease_writes.adopt(lease(), metadata)),
+        ("hand_over", lease_writes.hand_over(asked)),
+        ("hand_over", lease_writes.hand_over(asked, metadata)),
+        ("renew", lease_writes.renew(lease(), "1.5")),
+        ("release", lease_writes.release(lease())),
+        ("release", lease_writes.release(lease(), metadata)),
+        ("take", lease_writes.take(lease("w2"), "w1", metadata)),
+    ]
+    for kind, write in writes:
         assert kind_of_write("UpdateItem", write.request()[1]) == kind
     mine = WorkerMetrics("w1", 5)
     assert kind_of_write("UpdateItem", report(mine).request) == "report"
@@ -154,6 +158,21 @@ def test_metrics_of_another_worker(fleet):
 def test_metrics_by_a_clock_that_is_off(fleet, off):
     fleet.checker.query_answered("w1")
     sent(fleet, report(metrics(fleet, off=off)))
+    assert broken_by(fleet.violations) is Guarantee.FOLLOWS_LEADER
+
+
+@pytest.mark.parametrize(("host", "is_fine"), [("w1", True), ("w2", False)])
+def test_metrics_by_the_clock_that_the_answers_to_this_host_show(fleet, host, is_fine):
+    """A proxy stands before one of them only."""
+    fleet.checker.query_answered("w1")
+    fleet.ahead[host] = 300
+    # When it has just come, anything may still be under way.
+    sent(fleet, report(metrics(fleet, off=300)))
+    fleet.now[0] += 30.0
+    sent(fleet, report(metrics(fleet, off=300)))
+    assert (broken_by(fleet.violations) is None) is is_fine
+    fleet.now[0] += 30.0
+    sent(fleet, report(metrics(fleet)))
     assert broken_by(fleet.violations) is Guarantee.FOLLOWS_LEADER
 
 

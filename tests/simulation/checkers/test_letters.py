@@ -3,13 +3,14 @@
 import pytest
 
 from pykcl.errors import TemporaryError
-from pykcl.events import RecordsDeadLettered
+from pykcl.events import RecordsDeadLettered, RetriesExhausted
 from pykcl.model.dead_letter import Condition
 from pykcl.testing.runtime import Simulation
 from pykcl.testing.simulation import Guarantee
 from tests import letters
 from tests.simulation.checking import broken_by, delivery_checker
 from tests.simulation.faults import FleetFaults
+from tests.simulation.lanes import AckBook, LaneLetters
 from tests.simulation.letters import LetterChecker, SharedDestination
 from tests.simulation.seeds import NO_FAULTS
 
@@ -138,3 +139,34 @@ def test_the_destination_fails_before_or_after_it_keeps_a_letter(kind, is_kept):
         destination.send([letter(2)])
     assert (failed > 0) is (kind is not None)
     assert faults.injected.keys() == ({kind} if kind else set())
+
+
+# -- lanes -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("is_first_done", "worked", "broken_one"),
+    [
+        (True, [], None),
+        (False, [], Guarantee.ALL_DELIVERED),
+        (True, [(7, 12.0)], Guarantee.NO_FALSE_ALARM),
+        # Before the first letter, of another place, and before the letters that count.
+        (True, [(7, 9.0), (12, 12.0), (2, 8.0)], None),
+    ],
+)
+def test_a_lease_that_goes_back_for_failures_in_a_row(is_first_done, worked, broken_one):
+    checked = LaneLetters(
+        delivery_checker(), blame=lambda *_: None, believes=lambda *_: True, kinesis_millis=lambda: NOW,
+        max_attempts=1, max_age=None, exact=True, splits=False,
+    )  # fmt: skip
+    book = AckBook()
+    checked.books = {("w1", "parent"): book}
+    book.given([(number, 0) for number in range(1, 20)])
+    if is_first_done:
+        book.says_done((1, 0))
+    book.worked = [((number, 0), at) for number, at in worked]
+    book.given_up = [((1, 0), 5.0), ((5, 0), 10.0), ((9, 0), 20.0)]
+    checked.handed_back(
+        "w1", RetriesExhausted(shard="parent", cause="in a row", checkpoint="1:0", left_alone_for=1), 2
+    )
+    assert broken(checked) is broken_one

@@ -140,6 +140,16 @@ def test_each_gap_is_reported_once(delivery, gaps, reported, fine):
     assert broken_by(gaps.violations) is (None if fine else Guarantee.LOSS_REPORTED)
 
 
+@pytest.mark.parametrize(("latest", "fine"), [((1, 0), True), ((2, 0), False)])
+def test_who_begins_at_a_time_knows_of_no_gap_before_its_first_record(delivery, gaps, latest, fine):
+    """Seed 700091. 1) An operator puts a lease to LATEST; 2) retention overtakes the time at which that was read."""
+    gaps.is_at_latest = lambda shard_id, position: (shard_id, position) == ("parent", latest)
+    owning = delivery.ownership_starts("w1", "parent", (1, 0))
+    gaps.horizon[0] = 3
+    given(delivery, owning, 3)
+    assert broken_by(gaps.violations) is (None if fine else Guarantee.LOSS_REPORTED)
+
+
 def test_a_gap_counts_as_reported_when_the_batch_behind_it_comes_again(delivery, gaps):
     """Seed 71474: all of it was delivered, then the processor's checkpoint was not permitted."""
     owning = delivery.ownership_starts("w1", "parent", (0, 0))

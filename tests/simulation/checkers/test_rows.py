@@ -73,6 +73,14 @@ def test_a_checkpoint_where_no_record_is(rows):
     assert _changed(rows, row(), after) is Guarantee.CHECKPOINT_FORWARD
 
 
+def test_a_checkpoint_at_a_record_that_was_put_before_the_start(rows):
+    """A start at LATEST that was noted by a clock that is behind reads it."""
+    rows.record_log.delivered("parent", [(number, 0) for number in (1, 2, 3, 4)])
+    rows.record_log.shard("parent").before.add((2, 7))
+    after = row("2", 2, checkpointSubSequenceNumber={"N": "7"})
+    assert _changed(rows, row("LATEST"), after) is None
+
+
 @pytest.mark.parametrize("counter", [1, 3, 0])
 def test_a_counter_that_does_not_rise_by_one(rows, counter):
     assert _changed(rows, row(), row(counter=counter)) is Guarantee.COUNTER_BY_ONE

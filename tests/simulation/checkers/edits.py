@@ -1,0 +1,218 @@
+"""Checkpoints that an operator moves under the owner of a lease: the owner overwrites them, or a next owner begins there."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Set
+from dataclasses import dataclass, replace
+
+from pykcl.events import Checkpointed, CheckpointOverwritten, Event, LeaseLost, LossReason
+from pykcl.testing.memory.dynamodb import Change
+from pykcl.testing.memory.expressions import Item
+from pykcl.testing.simulation.delivery import (
+    AT_LATEST,
+    END,
+    FIRST,
+    Position,
+    RecordLog,
+    checkpoint_position,
+    position_in,
+)
+from pykcl.testing.simulation.guarantees import Guarantee, Violations
+from pykcl.testing.simulation.service_faults import kind_of_write
+from tests.simulation.checkers.rows import worker_on
+
+_BEGINS = ("take", "adopt")
+"""Kinds of writes with which the work of another owner begins, or of the same one anew."""
+_REPORTED_WITHIN = 3.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Edit:
+    """own: the row as its owner knows it. at: epoch milliseconds. step: by how much the counter was moved."""
+
+    own: Item
+    edited: Item
+    at: int
+    step: int
+
+
+class EditedCheckpoints:
+    """Rows whose checkpoint somebody moved while their owner was at work.
+
+    While that one works on it, its own checkpoint counts, and the first write for the row puts it back, with an event
+    that says so. Where another ownership begins first, it begins at what the row says: the records that this skips
+    are the operator's affair, and no others.
+
+    kinesis_millis: Kinesis' clock. now: virtual seconds. worker_ids: of each pykcl host. is_excused: the host could not
+    run since a time. believes: the host believes in a lease.
+    """
+
+    def __init__(
+        self,
+        record_log: RecordLog,
+        violations: Violations,
+        must_be_reported: dict[str, set[Position]],
+        *,
+        now: Callable[[], float],
+        kinesis_millis: Callable[[], int],
+        worker_ids: Mapping[str, str],
+        is_excused: Callable[[str, float], bool],
+        believes: Callable[[str, str], bool],
+    ) -> None:
+        self._believes = believes
+        self._record_log, self._violations = record_log, violations
+        self._must_be_reported = must_be_reported
+        self._now, self._kinesis_millis = now, kinesis_millis
+        self._worker_ids, self._is_excused = worker_ids, is_excused
+        self._pending: dict[str, _Edit] = {}
+        self._known: defaultdict[str, set[Position]] = defaultdict(set)
+        self._begins_at: dict[str, Position] = {}
+        self._unreported: dict[tuple[str, str], float] = {}
+        self._reported: set[tuple[str, str, Position]] = set()
+
+    @property
+    def pending(self) -> Set[str]:
+        """Keys of the rows to which nobody has written since they were edited."""
+        return self._pending.keys()
+
+    def edit(self, key: str, own: Item, edited: Item) -> None:
+        """Note that the row of a lease has just been edited."""
+        step = int(edited["leaseCounter"]["N"]) - int(own["leaseCounter"]["N"])
+        self._pending[key] = _Edit(own, edited, self._kinesis_millis(), step)
+        self._known[key].add(checkpoint_position(edited))
+        self._reported = {mark for mark in self._reported if mark[1] != key}
+
+    def taken_back(self, key: str) -> Item:
+        """Note that the operator takes back the edit; return the checkpoint to write."""
+        return _checkpoint_of(self._pending.pop(key).own)
+
+    def with_own_checkpoint(self, key: str, row: Item) -> Item:
+        """Return the row with the checkpoint of its owner, where somebody has moved it."""
+        edit = self._pending.get(key)
+        is_edited = edit is not None and _checkpoint_of(row) == _checkpoint_of(edit.edited)
+        return {**row, **_checkpoint_of(edit.own)} if edit is not None and is_edited else row
+
+    def as_known(self, key: str, row: Item | None) -> Item | None:
+        """Return the row as its owner knows it: with its own checkpoint, and with a position instead of LATEST."""
+        row = None if row is None else self.with_own_checkpoint(key, row)
+        if row is None or key not in self._begins_at or checkpoint_position(row) != AT_LATEST:
+            return row
+        number, sub = self._begins_at[key]
+        return {**row, "checkpoint": {"S": str(number)}, "checkpointSubSequenceNumber": {"N": str(sub)}}
+
+    def start_of(self, shard_id: str, position: Position) -> Position:
+        """Return the position behind which an owner has to begin that was told to begin at `position`."""
+        return self._begins_at.get(shard_id, position) if position == AT_LATEST else position
+
+    def is_at_latest(self, shard_id: str, position: Position) -> bool:
+        """Return whether LATEST stands for this position: whoever begins there knows a time, and no record."""
+        return self._begins_at.get(shard_id) == position
+
+    def row_changed(self, change: Change) -> Change:
+        """Return the change as its author may know it: that of an owner begins at its own checkpoint."""
+        key, before, after = change.key, change.before, change.after
+        edit = self._pending.get(key)
+        if edit is None or before is None or _checkpoint_of(before) != _checkpoint_of(edit.edited):
+            return self._by_position(change)
+        if after is None:
+            del self._pending[key]
+            return change
+        if before.get("leaseCounter") == after.get("leaseCounter"):
+            # About the shard, or the beginning of a hand-off: the owner goes on.
+            return change
+        kind = kind_of_write(change.operation, change.params)
+        begins = kind in _BEGINS or self._worker_ids.get(change.author) != worker_on(before)
+        # In a fleet of KCL 3.x a worker that stops also releases what its name is on, and what it does not hold.
+        is_left = edit.step > 0 and _checkpoint_of(before) == _checkpoint_of(after)
+        if kind == "assign" or (is_left and not begins):
+            # Nobody begins yet. Whoever comes to do so notes the time of LATEST.
+            return change
+        if begins:
+            del self._pending[key]
+            self._is_obeyed(key, edit, after)
+            return change
+        own = self._by_position(replace(change, before=self.as_known(key, before)))
+        self._is_overwritten(change, edit, after)
+        return own
+
+    def _by_position(self, change: Change) -> Change:
+        """Return the change of a row that leaves LATEST with the position that this stands for."""
+        after = change.after
+        if change.key not in self._begins_at or (after and checkpoint_position(after) == AT_LATEST):
+            return change
+        known = self.as_known(change.key, change.before)
+        del self._begins_at[change.key]
+        return replace(change, before=known)
+
+    def _is_overwritten(self, change: Change, edit: _Edit, after: Item) -> None:
+        key, found = change.key, checkpoint_position(edit.edited)
+        # A step of one may pass for a heartbeat of its own to which no answer came. And no shard ends because somebody
+        # says so who does not read it.
+        is_fenced = edit.step > 1 and found != END
+        what = f"{change.operation} of {key} by {change.author}, though its counter was moved"
+        self._violations.expect(not is_fenced, Guarantee.SILENT_AFTER_LOSS, what)
+        # Whoever is dead, or has given the lease up, does not hear of a write that arrives late.
+        # And a write that was sent over the edit may be reported before it arrives.
+        is_reported = (change.author, key, found) in self._reported
+        if checkpoint_position(after) != found and not is_reported and self._believes(change.author, key):
+            self._unreported[change.author, key] = self._now()
+        del self._pending[key]
+
+    def _is_obeyed(self, key: str, edit: _Edit, after: Item) -> None:
+        """Excuse what the edit skips, now that an ownership begins there."""
+        place = checkpoint_position(after)
+        self._begins_at.pop(key, None)
+        shard = self._record_log.shard(key)
+        if place == AT_LATEST:
+            since = int(after.get("pykcl", {}).get("M", {}).get("latestFrom", {}).get("N", 0))
+            what = f"{key} was put to LATEST at {edit.at}, and begins at {since}"
+            self._violations.expect(since >= edit.at // 1000 * 1000, Guarantee.NO_DUPLICATES, what)
+            skipped = [position for position in shard.put if shard.arrived_at(position) < since]
+            if skipped:
+                place = self._begins_at[key] = skipped[-1]
+        lost = self._must_be_reported.get(key, set())
+        # Of what retention took before the oldest record nobody knows; what is skipped nobody wants.
+        lost.difference_update({position for position in lost if place < FIRST or position <= place})
+        shard.skip(place)
+
+    def heard(self, host: str, event: Event) -> None:
+        """NO_FALSE_ALARM. Nothing is reported as changed by others that nobody has changed."""
+        if isinstance(event, CheckpointOverwritten):
+            self._unreported.pop((host, event.shard), None)
+            self._reported.add((host, event.shard, position_in(event.found)))
+            fine = position_in(event.found) in self._known[event.shard]
+            self._violations.expect(fine, Guarantee.NO_FALSE_ALARM, f"{host}: {event}")
+        elif isinstance(event, Checkpointed):
+            self._is_its_own(event)
+        elif isinstance(event, LeaseLost):
+            # 1) The answer to the write is lost; 2) somebody takes the lease: nobody knows that the write was applied.
+            self._unreported.pop((host, event.shard), None)
+            fine = event.reason is not LossReason.CHECKPOINT_CHANGED or event.shard in self._known
+            self._violations.expect(fine, Guarantee.NO_FALSE_ALARM, f"{host}: {event}")
+
+    def _is_its_own(self, event: Checkpointed) -> None:
+        """Drop an edit that is, by chance, the very write that its owner was about to send."""
+        edit, at = self._pending.get(event.shard), position_in(event.checkpoint)
+        if edit is not None and at == checkpoint_position(edit.edited):
+            owed = self._record_log.shard(event.shard).first_owed()
+            passed = owed is not None and owed <= at
+            self._violations.expect(not passed, Guarantee.CHECKPOINT_AFTER_DELIVERY, f"{event} passes {owed}")
+            del self._pending[event.shard]
+
+    def forget(self, host: str) -> None:
+        """Expect no reports of a dead host."""
+        self._unreported = {mark: at for mark, at in self._unreported.items() if mark[0] != host}
+
+    def poll(self) -> None:
+        """Check that hosts have reported every checkpoint that they overwrote."""
+        for (host, key), at in list(self._unreported.items()):
+            if self._is_excused(host, at):
+                del self._unreported[host, key]
+            elif self._now() - at >= _REPORTED_WITHIN:
+                what = f"{host} overwrote the checkpoint of others in {key}, and does not report it"
+                self._violations.expect(False, Guarantee.NO_FALSE_ALARM, what)
+
+
+def _checkpoint_of(row: Item) -> Item:
+    return {name: row[name] for name in ("checkpoint", "checkpointSubSequenceNumber") if name in row}
