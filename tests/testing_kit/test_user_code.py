@@ -88,6 +88,14 @@ def test_the_call_that_hangs_is_named(impatient, method):
     assert_no_simulation_is_left()
 
 
+def test_a_call_that_hangs_is_found_while_several_threads_wait_for_a_core(impatient, monkeypatch):
+    monkeypatch.setattr(watchdog, "HANG_SECONDS", 0.05)
+    monkeypatch.setattr(watchdog, "run_delays", lambda: {1: 3 * time.monotonic()})
+    with pytest.raises(UserCodeFailed, match="has not returned"):
+        run_processor(processor(spin), ONE)
+    assert_no_simulation_is_left()
+
+
 def test_a_call_that_sleeps_is_reported(monkeypatch):
     monkeypatch.setattr(watchdog, "WAIT_SECONDS", 0.2)
     with pytest.raises(

@@ -29,6 +29,7 @@ _END_SECONDS = 5.0
 # A call that computes, in threads of its own too, gets a share of a core. On a busy machine it also waits for one,
 # which is no wait of its own.
 _LARGEST_SHARE_OF_A_WAIT = 0.1
+_LEAST_SHARE_OF_ITS_OWN = 0.1
 _WAITERS = ("threading.py:", "queue.py:", "selectors.py:", "_base.py:", "determinism.py:")
 """Files in which user code waits without having called them by name."""
 _REAL_TIME = "test in real time with the pytest fixture `worker`."
@@ -49,10 +50,15 @@ class _Call:
     since: float
     delays: tuple[float, float] | None = None
 
-    @property
-    def delayed(self) -> float:
-        """Seconds of the call in which a thread of this process was ready to run, and got no core."""
-        return self.delays[1] - self.delays[0] if self.delays else 0.0
+    def took(self, now: float) -> float:
+        """Return the seconds since its begin, without those in which a thread was ready to run, and got no core.
+
+        A tenth of them at least: on a busy machine several threads wait for a core at once, and the sum of their times
+        grows faster than time.
+        """
+        passed = now - self.since
+        delayed = self.delays[1] - self.delays[0] if self.delays else 0.0
+        return max(passed - delayed, passed * _LEAST_SHARE_OF_ITS_OWN)
 
 
 class Watchdog:
@@ -120,7 +126,7 @@ class Watchdog:
         return answers[0]
 
     def _measure(self, call: _Call, used: float) -> None:
-        took = time.monotonic() - call.since - call.delayed
+        took = call.took(time.monotonic())
         if took > WAIT_SECONDS and used < took * _LARGEST_SHARE_OF_A_WAIT:
             _fail(
                 f"{call.name} waited for {took:.1f} s of real time, which a simulation cannot shorten. {_DO}"
@@ -150,9 +156,7 @@ class Watchdog:
         """Return the thread of the call that hangs and the complaint, or None. Other calls may wait for that one."""
         now = time.monotonic()
         overdue = {
-            ident: call.name
-            for ident, call in self._calls.copy().items()
-            if now - call.since - call.delayed > HANG_SECONDS
+            ident: call.name for ident, call in self._calls.copy().items() if call.took(now) > HANG_SECONDS
         }
         for thread in threading.enumerate() if overdue else ():
             stack = stack_of(thread)
