@@ -132,7 +132,10 @@ class KinesisStream:
                 f"Stream {self._name!r} ({description.arn}) is being deleted. Make it again or name another."
             )
         if self._absence.is_proven(self._runtime.monotonic()):
-            raise missing
+            try:
+                raise missing
+            finally:
+                del missing  # its traceback holds this frame: no cycle
         raise TemporaryError(f"{missing} It is asked for again: one such answer proves nothing.").about("E03")
 
     def list_shards(self) -> ShardListing:
@@ -187,7 +190,10 @@ class KinesisStream:
             failure = AnswerRefused(
                 f"GetShardIterator for {shard_id} answered without an iterator. Asking again."
             )
-        raise failure
+        try:
+            raise failure
+        finally:
+            del failure  # its traceback holds this frame: no cycle
 
     def fetch(self, shard_id: str, iterator: str, limit: int) -> Fetched:
         """One page of at most `limit` Kinesis records, not de-aggregated.
@@ -248,7 +254,10 @@ class KinesisStream:
                     self._unproven_ends.pop(shard_id, None)
                 return page
             return self._page_of_end(page, shard_id, begun=begun)
-        raise failure
+        try:
+            raise failure
+        finally:
+            del failure  # its traceback holds this frame: no cycle
 
     def _page_of_end(self, page: Fetched, shard_id: str, *, begun: bool) -> Fetched:
         """Return a page without NextShardIterator and ChildShards, as older emulators end a shard, with what it lacks.
@@ -302,7 +311,10 @@ class KinesisStream:
             return answer
         # Raised outside the except blocks: botocore's errors may quote the iterator or the body, and a
         # traceback prints the whole chain.
-        raise failure
+        try:
+            raise failure
+        finally:
+            del failure  # its traceback holds this frame: no cycle
 
     def _list_further(self, token: Any, shards: dict[str, Shard]) -> None:
         seen = set()
