@@ -159,7 +159,10 @@ class SystemRuntime:
             )
         else:
             return thread
-        raise failure
+        try:
+            raise failure
+        finally:
+            del failure  # its traceback holds this frame: no cycle
 
     def coroutines(self) -> Coroutines:
         return _COROUTINES

@@ -52,11 +52,12 @@ ALLOWED = {
     "aws": {"aws", "config", "errors", "interfaces", "metrics", "model", "runtime"},
     "worker": WIRING | {"worker", "planning"},
     "handlers": WIRING | {"handlers", "planning", "worker"},
-    "local": {"host_names", "local", "model"},
+    "asgi_server": set(),
+    "local": {"asgi_server", "host_names", "local", "model"},
     "compat": WIRING | {"compat", "logs", "planning", "worker", "aws"},
     "testing": WIRING | {"handlers", "testing", "planning", "worker", "aws", "local"},
     "operate": WIRING | {"operate", "planning", "aws", "dead_letters"},
-    "ui": WIRING | {"ui", "health", "operate", "planning", "aws"},
+    "ui": WIRING | {"asgi_server", "ui", "health", "operate", "planning", "aws"},
     "demo": WIRING | {"aws", "demo", "local", "worker"},
     "cli": WIRING
     | {
@@ -105,9 +106,9 @@ CLOCKS_AND_THREADS = {
 }  # fmt: skip
 EVENT_LOOPS = {"pykcl/handlers/async_consumer.py", "pykcl/handlers/loop.py", "tests/simulation/lanes.py"}
 """They run in an event loop, that of a program or of pykcl: a simulation gives them another one."""
-LOOKS_ON = ("health", "ui")
+LOOKS_ON = ("asgi_server", "health", "ui")
 """They look at a worker or at a fleet from outside, in real time, with sockets and threads of their own: they ask for what
-is so, and neither a record nor a simulation ever waits for them."""
+is so, and neither a record nor a simulation ever waits for them. `asgi_server` serves the page, and the local AWS."""
 NO_SEED_MODULES = CLOCKS_AND_THREADS | {"secrets"}
 NO_SEED = {
     "datetime.datetime.now", "datetime.datetime.utcnow", "datetime.datetime.today", "datetime.date.today",

@@ -198,7 +198,10 @@ def new_session(inner: Any = None, *, profile: str | None = None) -> Any:
         return session
     except aws_errors() as error:
         failure = sort_failure(error, doing="opening an AWS session")
-    raise failure
+    try:
+        raise failure
+    finally:
+        del failure  # its traceback holds this frame: no cycle
 
 
 def botocore_session() -> Any:
@@ -365,7 +368,10 @@ def refuse_missing_credentials(session: Any) -> None:
             "profile and the volumes that are mounted."
         ).about("E04")
     # Outside the except block: what boto3 says may quote a line of a credentials file.
-    raise failure
+    try:
+        raise failure
+    finally:
+        del failure  # its traceback holds this frame: no cycle
 
 
 def _missing_file(credentials: Any) -> str | None:

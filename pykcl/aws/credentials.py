@@ -195,7 +195,10 @@ def _session_of(source: CredentialsSource, region: str | None) -> Any:
     except (*MALFORMED, OSError) as error:
         failure = SetupError(f"{doing} failed ({type(error).__name__}). Check the file or the service.")
     # Outside the except block: what boto3 says may quote a line of a credentials file.
-    raise failure
+    try:
+        raise failure
+    finally:
+        del failure  # its traceback holds this frame: no cycle
 
 
 def _no_answer() -> type[Exception]:

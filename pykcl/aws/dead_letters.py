@@ -120,7 +120,10 @@ def _parts(letters: Iterable[DeadLetter], limit: int, where: str) -> Iterator[tu
             failure = _too_large(error, where)
         else:
             continue
-        raise failure
+        try:
+            raise failure
+        finally:
+            del failure  # its traceback holds this frame: no cycle
 
 
 class SqsDestination:

@@ -234,7 +234,10 @@ def answer_of(
     except MALFORMED as error:
         failure = unreadable(error, doing=doing)
     # Outside the except blocks: botocore's errors may quote the request, and a traceback prints the whole chain.
-    raise failure
+    try:
+        raise failure
+    finally:
+        del failure  # its traceback holds this frame: no cycle
 
 
 def unreadable(error: Exception, *, doing: str) -> AnswerRefused:

@@ -21,6 +21,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -28,7 +29,7 @@ from typing import TYPE_CHECKING, Any
 from botocore.exceptions import ClientError
 
 from pykcl.aws.errors import MALFORMED, aws_errors, error_code, sort_failure, unreadable
-from pykcl.aws.kinesis_decode import description_of, shards_of
+from pykcl.aws.kinesis_decode import NO_END, UnprovenEnd, description_of, refused, shards_of
 from pykcl.aws.server_clock import ServerClock, date_of
 from pykcl.aws.transport.connection import wait_for_any
 from pykcl.aws.transport.get_records import PageReads, PendingPage
@@ -45,7 +46,7 @@ from pykcl.errors import (
     WrongStream,
 )
 from pykcl.interfaces import Fetched
-from pykcl.model.absence import Absence
+from pykcl.model.absence import GONE_AFTER, Absence
 from pykcl.model.checkpoint import ReadFrom
 from pykcl.model.shard import STREAM_ARN, Shard, ShardListing, StreamDescription
 from pykcl.runtime import Runtime
@@ -87,6 +88,7 @@ class KinesisStream:
         self._name = found["name"] if found else stream
         self._arn = stream if found else None
         self._first_seen: StreamDescription | None = None
+        self._unproven_ends: dict[str, Absence] = {}
         self._clock = ServerClock(runtime, log)
         self._reads = PageReads(client, runtime, http_transport, record_encoding)
         self._calling = self._reads.clock.calling
@@ -130,7 +132,10 @@ class KinesisStream:
                 f"Stream {self._name!r} ({description.arn}) is being deleted. Make it again or name another."
             )
         if self._absence.is_proven(self._runtime.monotonic()):
-            raise missing
+            try:
+                raise missing
+            finally:
+                del missing  # its traceback holds this frame: no cycle
         raise TemporaryError(f"{missing} It is asked for again: one such answer proves nothing.").about("E03")
 
     def list_shards(self) -> ShardListing:
@@ -185,7 +190,10 @@ class KinesisStream:
             failure = AnswerRefused(
                 f"GetShardIterator for {shard_id} answered without an iterator. Asking again."
             )
-        raise failure
+        try:
+            raise failure
+        finally:
+            del failure  # its traceback holds this frame: no cycle
 
     def fetch(self, shard_id: str, iterator: str, limit: int) -> Fetched:
         """One page of at most `limit` Kinesis records, not de-aggregated.
@@ -237,8 +245,46 @@ class KinesisStream:
         except _BadArgumentError as error:
             failure = IteratorExpired(f"{error}. Open a new iterator at the last delivered record.")
         else:
-            return self._reads.page(answer, request, shard_id, self._name, begun=begun)
-        raise failure
+            try:
+                page = self._reads.page(answer, request, shard_id, self._name, begun=begun)
+            except UnprovenEnd as error:
+                page = error.page
+            else:
+                if self._unproven_ends:
+                    self._unproven_ends.pop(shard_id, None)
+                return page
+            return self._page_of_end(page, shard_id, begun=begun)
+        try:
+            raise failure
+        finally:
+            del failure  # its traceback holds this frame: no cycle
+
+    def _page_of_end(self, page: Fetched, shard_id: str, *, begun: bool) -> Fetched:
+        """Return a page without NextShardIterator and ChildShards, as older emulators end a shard, with what it lacks.
+
+        ListShards decides, once the page has come again for some seconds. Records come before an end: the shard is
+        opened behind them, and the end is an empty page. Raises AnswerRefused until then, or if there is no end.
+        """
+        absence = self._unproven_ends.setdefault(shard_id, Absence(GONE_AFTER))
+        if not absence.is_proven(self._runtime.monotonic()) or begun:
+            raise refused(shard_id, NO_END)
+        listing = self.list_shards()
+        children = listing.children_of_closed(shard_id)
+        still_open = next((shard.shard_id for shard in listing.shards if shard.is_open), None)
+        if not children or still_open is None:
+            raise refused(
+                shard_id, f"{NO_END}, and ListShards does not show a closed shard with all its children"
+            )
+        if page.records:
+            behind = ReadFrom("AFTER_SEQUENCE_NUMBER", sequence_number=page.records[-1].sequence_number)
+            page = replace(page, next_iterator=self.open(shard_id, behind))
+        else:
+            # Something on the way may leave the fields out of every answer, and this be an empty page before the end. A
+            # shard that is open shows whether they come at all.
+            self.fetch(still_open, self.open(still_open, ReadFrom("LATEST")), 1)
+            page = replace(page, children=children)
+        self._unproven_ends.pop(shard_id, None)
+        return page
 
     def server_time_millis(self, *, as_seen: bool = False) -> int:
         """Kinesis' clock, epoch milliseconds, rounded down to the second; see `interfaces.Stream`."""
@@ -265,7 +311,10 @@ class KinesisStream:
             return answer
         # Raised outside the except blocks: botocore's errors may quote the iterator or the body, and a
         # traceback prints the whole chain.
-        raise failure
+        try:
+            raise failure
+        finally:
+            del failure  # its traceback holds this frame: no cycle
 
     def _list_further(self, token: Any, shards: dict[str, Shard]) -> None:
         seen = set()

@@ -9,9 +9,10 @@ Protocol: GetRecords of the Kinesis API 2013-12-02. Only `SequenceNumber` and `D
 record: an arrival time may be missing, and a stream that distributes records by itself returns no partition
 key where the producer gave none. The end of a shard is exactly "no NextShardIterator, and ChildShards that
 name their parents" (Java KCL v3.5.1 `DataRetrievalUtil.java`): any other mixture proves nothing and is
-refused, so that a cut-off answer is never taken for the end of a shard.
+refused, so that a cut-off answer is never taken for the end of a shard. A page with neither of the two, as older
+emulators end a shard, goes with its refusal (`UnprovenEnd`) to the stream, which asks ListShards.
 
-Nothing raised here carries a payload, a partition key or an iterator.
+No text raised here carries a payload, a partition key or an iterator.
 """
 
 from __future__ import annotations
@@ -39,6 +40,16 @@ _SHARD_ID = re.compile(r"[A-Za-z0-9_.-]{1,128}\Z")
 _CONTENT_LENGTH = re.compile(r"[0-9]{1,12}\Z")
 _STATUS = re.compile(r"[A-Z_]{1,32}\Z")
 _MAX_SHOWN = 64
+NO_END = "it has neither NextShardIterator nor ChildShards"
+
+
+class UnprovenEnd(AnswerRefused):
+    """A page with neither NextShardIterator nor ChildShards. page: it, for who proves the end."""
+
+    def __init__(self, message: str, page: Fetched) -> None:
+        super().__init__(message)
+        self.page = page
+
 
 _partition_key = itemgetter("PartitionKey")
 _sequence_number = itemgetter("SequenceNumber")
@@ -160,14 +171,15 @@ def page_of(
     if next_iterator is not None and (not isinstance(next_iterator, str) or not next_iterator):
         raise refused(shard_id, "its NextShardIterator is not a text")
     children = _children(document.get("ChildShards"), shard_id)
-    if next_iterator is None and not children:
-        raise refused(shard_id, "it has neither a next iterator nor child shards")
     if next_iterator is not None and children:
-        raise refused(shard_id, "it has both a next iterator and child shards")
+        raise refused(shard_id, "it has both NextShardIterator and ChildShards")
     behind = document.get("MillisBehindLatest")
     if behind is not None and (isinstance(behind, bool) or not isinstance(behind, int)):
         raise refused(shard_id, f"its MillisBehindLatest is of type {type(behind).__name__}")
-    return Fetched(records, next_iterator, behind, children, body_bytes)
+    page = Fetched(records, next_iterator, behind, children, body_bytes)
+    if next_iterator is None and not children:
+        raise UnprovenEnd(str(refused(shard_id, NO_END)), page)
+    return page
 
 
 def _children(value: Any, shard_id: str) -> tuple[Shard, ...]:
@@ -184,7 +196,7 @@ def _child(item: Any, shard_id: str) -> Shard:
         raise refused(shard_id, "a child shard has no ShardId, or one Kinesis does not give")
     parents = item.get("ParentShards")
     if not isinstance(parents, list) or not parents or not all(map(_is_shard_id, parents)):
-        raise refused(shard_id, f"its child {child_id} lists no parent shards")
+        raise refused(shard_id, f"its child {child_id} has no ParentShards")
     keys, said = _hash_range(item.get("HashKeyRange"))
     return Shard(child_id, tuple(parents), keys, refused_range=said)
 

@@ -338,7 +338,10 @@ class DynamoDBLeaseTable:
                 self._absence.found()
                 return Applied(_row_after(write, answer, doing), overwritten=sending.overwritten)
             # Not inside the except block: no error of ours may have one of botocore's in its chain.
-            found = self._after_failure(sending, refusal, doing)
+            try:
+                found = self._after_failure(sending, refusal, doing)
+            finally:
+                del refusal  # its traceback holds this frame: no cycle
             if found is not None:
                 return found
         raise TemporaryError(
@@ -410,7 +413,10 @@ class DynamoDBLeaseTable:
             if found.status in _USABLE:
                 self._absence.found()
             return found
-        raise failure
+        try:
+            raise failure
+        finally:
+            del failure  # its traceback holds this frame: no cycle
 
     def _missing(self, doing: str) -> PyKclError:
         """Return what it means that a request did not find the table.
@@ -467,7 +473,10 @@ class DynamoDBLeaseTable:
         else:
             self._created = True
             return
-        raise failure
+        try:
+            raise failure
+        finally:
+            del failure  # its traceback holds this frame: no cycle
 
     def _check_schema(self, table: Table) -> None:
         if table.key_schema != ((LEASE_KEY, "HASH"),) or table.types.get(LEASE_KEY) != "S":
@@ -537,7 +546,10 @@ class DynamoDBLeaseTable:
             return answer
         # Raised outside the except blocks: botocore's errors may quote a request or the credentials' canonical
         # string, and a traceback prints the whole chain.
-        raise failure
+        try:
+            raise failure
+        finally:
+            del failure  # its traceback holds this frame: no cycle
 
     def _sorted(self, error: Exception, doing: str) -> Exception:
         if error_code(error) == "ResourceNotFoundException":

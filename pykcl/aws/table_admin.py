@@ -167,7 +167,10 @@ class NewTable:
                 f"{failure} The table exists now, without recovery. Do: switch it on by hand, or grant "
                 "dynamodb:UpdateContinuousBackups, delete the empty table and start again."
             )
-        raise failure
+        try:
+            raise failure
+        finally:
+            del failure  # its traceback holds this frame: no cycle
 
 
 STATE_SUFFIX = "-CoordinatorState"
@@ -198,7 +201,10 @@ def read_state(
     except MALFORMED:
         return JavaState(unread="its answer cannot be read")
     if isinstance(failure, TemporaryError):
-        raise failure
+        try:
+            raise failure
+        finally:
+            del failure  # its traceback holds this frame: no cycle
     if failure is not None:
         return JavaState(unread="not permitted, or no table of that kind")
     item = answer.get("Item")

@@ -16,7 +16,7 @@ import socket
 import struct
 import threading
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from random import Random
@@ -236,22 +236,25 @@ def refusal(rule: FaultRule, service: str, operation: str) -> AwsError:
 class Connections:
     """Open connections by the client's address, so that one of them can be reset.
 
-    ASGI has no way to reset a connection, and hypercorn does not hand its transports out: they are recorded as the
-    event loop creates them. Used on that loop only.
+    ASGI has no way to reset a connection, so the server has each recorded. Used on its event loop only.
     """
 
     def __init__(self) -> None:
-        self._transports: dict[tuple[str, int], asyncio.Transport] = {}
+        self._transports: dict[tuple[str, int], asyncio.WriteTransport] = {}
         self._held: list[Sequence[Any] | None] = []
 
-    def watch(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Record every connection that servers of `loop` accept from now on."""
-        create_server: Callable[..., Awaitable[asyncio.Server]] = loop.create_server
-
-        async def watched(factory: Callable[[], Any], *args: Any, **options: Any) -> asyncio.Server:
-            return await create_server(lambda: self._recording(factory()), *args, **options)
-
-        loop.create_server = watched  # type: ignore[method-assign, assignment]
+    @contextmanager
+    def recorded(self, transport: asyncio.WriteTransport) -> Iterator[None]:
+        """Know a connection meanwhile."""
+        peer = transport.get_extra_info("peername") or ("", 0)
+        address = (str(peer[0]), int(peer[1]))
+        self._transports[address] = transport
+        try:
+            yield
+        finally:
+            # The client's port may be that of a new connection by now.
+            if self._transports.get(address) is transport:
+                del self._transports[address]
 
     def reset(self, client: Sequence[Any] | None) -> None:
         """Reset a connection. Does nothing if it has ended."""
@@ -273,28 +276,6 @@ class Connections:
             self._held.remove(client)
 
     def reset_held(self) -> None:
-        """Reset those connections for the stop:
-
-        from Python 3.12 on a server waits until all its connections have ended.
-        """
+        """Reset those connections for the stop: a request that is cancelled then would be answered with a 500."""
         for client in tuple(self._held):
             self.reset(client)
-
-    def _recording(self, protocol: Any) -> Any:
-        created, lost = protocol.connection_made, protocol.connection_lost
-        known: list[tuple[str, int]] = []
-
-        def connection_made(transport: asyncio.Transport) -> None:
-            peer = transport.get_extra_info("peername")
-            if peer:
-                known.append((str(peer[0]), int(peer[1])))
-                self._transports[known[0]] = transport
-            created(transport)
-
-        def connection_lost(error: Exception | None) -> None:
-            for address in known:
-                self._transports.pop(address, None)
-            lost(error)
-
-        protocol.connection_made, protocol.connection_lost = connection_made, connection_lost
-        return protocol

@@ -35,6 +35,7 @@ from pykcl.local.wire_cbor import format_of
 LOOPBACK = "127.0.0.1"
 START_SECONDS = 10.0
 STOP_SECONDS = 10.0
+BACKLOG = 1024
 MAX_CONCURRENT_STREAMS = 500
 """Requests under way on one HTTP/2 connection.
 
@@ -185,22 +186,14 @@ class LocalAws:
             raise
 
     async def _serve_until_stopped(self, listener: socket.socket) -> None:
-        from hypercorn.asyncio import serve
+        from pykcl.asgi_server import serve
 
         self._loop = asyncio.get_running_loop()
-        self._app.connections.watch(self._loop)
-        self._stop = stop = asyncio.Event()
+        self._stop = asyncio.Event()
         self._app.warm_up()
-        listener.listen(1024)  # from here on clients are queued, so they need not wait for the loop
+        listener.listen(BACKLOG)  # from here on clients are queued, so they need not wait for the loop
         self._ready.set()
-        app: Any = self._app  # hypercorn's types want its own names for the ASGI messages
-        try:
-            await serve(app, _config(listener), shutdown_trigger=self._until_stopped)
-        except asyncio.CancelledError:
-            # After its grace period hypercorn cancels the requests that are still running (a fault may hold a response
-            # back), and then raises that cancellation. Nothing else cancels this task.
-            if not stop.is_set():
-                raise
+        await serve(self._app, _config(), listener, self._until_stopped, self._app.connections.recorded)
 
     async def _until_stopped(self) -> None:
         if self._stop is not None:
@@ -222,11 +215,10 @@ def _listener(host: str, port: int) -> socket.socket:
     return listener
 
 
-def _config(listener: socket.socket) -> Any:
+def _config() -> Any:
     from hypercorn.config import Config
 
     config = Config()
-    config.bind = [f"fd://{listener.detach()}"]
     config.loglevel = "WARNING"
     config.errorlog = None
     config.accesslog = None
@@ -236,7 +228,7 @@ def _config(listener: socket.socket) -> Any:
     # Clients keep their connections; hypercorn's defaults (5 s, 1,000 requests) would close them in the middle.
     config.keep_alive_timeout = 3600
     config.keep_alive_max_requests = 1 << 62
-    config.backlog = 1024
+    config.backlog = BACKLOG
     # A client that exceeds the limit it was sent loses the whole connection; Java sends the requests of all shards over
     # one.
     config.h2_max_concurrent_streams = MAX_CONCURRENT_STREAMS
@@ -274,9 +266,6 @@ class AwsApp:
         self._pool.shutdown(wait=True, cancel_futures=True)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "lifespan":
-            await _lifespan(receive, send)
-            return
         if scope["type"] == "http":
             await self._serve(scope, receive, send)
 
@@ -578,11 +567,3 @@ async def _send_response(send: Send, response: ServiceResponse, now_millis: int)
     pairs = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()]
     await send({"type": "http.response.start", "status": response.status, "headers": pairs})
     await send({"type": "http.response.body", "body": response.body})
-
-
-async def _lifespan(receive: Receive, send: Send) -> None:
-    while True:
-        message = await receive()
-        await send({"type": f"{message['type']}.complete"})
-        if message["type"] == "lifespan.shutdown":
-            return

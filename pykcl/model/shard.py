@@ -110,6 +110,15 @@ class ShardListing:
     def by_id(self) -> dict[str, Shard]:
         return {shard.shard_id: shard for shard in self.shards}
 
+    def children_of_closed(self, shard_id: str) -> tuple[Shard, ...]:
+        """Return the children of a shard; () unless this shows it closed, and children for all its hash keys."""
+        parent = self.by_id.get(shard_id)
+        if not self.complete or parent is None or parent.is_open or parent.hash_range is None:
+            return ()
+        children = tuple(shard for shard in self.shards if shard_id in shard.parents)
+        ranges = (child.hash_range for child in children if child.hash_range is not None)
+        return () if gaps(ranges, within=parent.hash_range) else children
+
 
 @dataclass(frozen=True, slots=True)
 class StreamDescription:

@@ -369,7 +369,10 @@ class CloudWatchLag:
             if not answer.get("NextToken"):
                 return found
             request["NextToken"] = answer["NextToken"]
-        raise failure
+        try:
+            raise failure
+        finally:
+            del failure  # its traceback holds this frame: no cycle
 
     def _query(self, name: str, shard: str) -> Mapping[str, Any]:
         dimensions = {"Operation": MILLIS_BEHIND_LATEST.operation, "ShardId": shard}

@@ -97,9 +97,6 @@ class Guard:
         self._hosts, self._open = frozenset(hosts), frozenset(open_paths)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "lifespan":
-            await self._app(scope, receive, send)
-            return
         if scope["type"] != "http":
             await send({"type": "websocket.close", "code": 1008})
             return

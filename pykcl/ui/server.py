@@ -148,19 +148,13 @@ class UiServer:
             raise
 
     async def _serve(self, site: Site, connections: Connections) -> None:
-        from hypercorn.asyncio import serve
+        from pykcl.asgi_server import serve
 
         self._loop = asyncio.get_running_loop()
-        self._stop = stop = asyncio.Event()
+        self._stop = asyncio.Event()
         self._hub.start(self._loop)
         self._ready.set()
-        app: Any = site.app  # hypercorn's types want its own names for the ASGI messages
-        try:
-            await serve(app, _config(connections), shutdown_trigger=self._until_stopped)
-        except asyncio.CancelledError:
-            # hypercorn cancels what is still under way after its grace, and then raises that very cancellation.
-            if not stop.is_set():
-                raise
+        await serve(site.app, _config(), connections, self._until_stopped)
 
     async def _until_stopped(self) -> None:
         if self._stop is not None:
@@ -216,14 +210,10 @@ def _too_open(listener: Listener) -> ConfigError:
     )
 
 
-def _config(connections: Connections) -> Any:
-    from hypercorn.config import Config, Sockets
+def _config() -> Any:
+    from hypercorn.config import Config
 
-    class Bound(Config):
-        def create_sockets(self) -> Sockets:
-            return Sockets([], [connections], [])
-
-    config = Bound()
+    config = Config()
     config.loglevel = "WARNING"
     config.errorlog = None
     config.accesslog = None

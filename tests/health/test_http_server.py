@@ -18,6 +18,7 @@ from pykcl.health.pages import Pages, checked_token, is_authorized, new_token, t
 from pykcl.health.probes import WorkerHealth
 from pykcl.health.service import HealthService
 from pykcl.host_names import allowed_names, is_own
+from tests.descriptors import assert_connections_end_with_clients, connected
 
 TOKEN = "a-token-of-16-letters-or-more"
 
@@ -473,3 +474,10 @@ def test_hostile_names_are_inert_in_the_status():
         assert json.loads(body)["worker"]["worker_id"] == hostile
         assert body.decode("ascii").strip().isprintable()
         assert headers["X-Content-Type-Options"] == "nosniff"
+
+
+@pytest.mark.parametrize("request_sent", [b"", b"GET / HTTP/1.1\r\n\r\n"], ids=["nothing asked", "answered"])
+def test_connections_end_with_their_clients(request_sent):
+    with serving(lambda request: Answer.of(HTTPStatus.OK), connection_seconds=3600.0) as server:
+        port = server.address.port
+        assert_connections_end_with_clients(lambda: connected(port, request_sent), stay=not request_sent)

@@ -11,9 +11,12 @@ import h2.connection
 import h2.events
 import pytest
 from botocore.exceptions import ClientError
+from http2_client import Http2Client
 
 from pykcl.local.errors import AwsError
+from pykcl.local.faults import FaultRule
 from pykcl.local.server import LocalAws
+from tests.descriptors import assert_connections_end_with_clients, connected
 
 FIRST = "shardId-000000000000"
 TABLE = {
@@ -45,6 +48,27 @@ def request_text(operation: str, params: dict) -> bytes:
         f"POST / HTTP/1.1\r\nHost: localhost\r\nX-Amz-Target: Kinesis_20131202.{operation}\r\n"
         f"Content-Length: {len(body)}\r\n\r\n"
     ).encode() + body
+
+
+def asked_over_http2(port: int) -> socket.socket:
+    client = Http2Client(port)
+    assert client.ask("ListStreams", b"{}", "application/x-amz-json-1.1").status == 200
+    return client.wire
+
+
+@pytest.mark.parametrize(
+    "talk",
+    [
+        connected,
+        lambda port: connected(port, request_text("ListStreams", {})),
+        lambda port: connected(port, request_text("ListShards", {"StreamName": "s"}), is_answered=False),
+        asked_over_http2,
+    ],
+    ids=["nothing asked", "idle", "never answered", "idle over HTTP/2"],
+)
+def test_connections_end_with_their_clients(aws, talk):
+    aws.faults.replace([FaultRule("lost-answer", "kinesis", "ListShards")])
+    assert_connections_end_with_clients(lambda: talk(aws.port))
 
 
 def test_a_taken_port_is_an_error_of_start(aws):

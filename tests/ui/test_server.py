@@ -13,6 +13,7 @@ from ui_page import Page, until
 
 from pykcl.ui import app, server
 from pykcl.ui.server import MAX_CONNECTIONS
+from tests.descriptors import assert_connections_end_with_clients, connected
 
 HEAD = "GET / HTTP/1.1\r\nHost: {host}\r\n"
 BODY = (
@@ -75,6 +76,14 @@ def test_who_does_not_end_a_head_is_cut_off(monkeypatch, live_table, text):
     with Page(live_table) as page, socket.create_connection(("127.0.0.1", page.port), timeout=300) as line:
         line.sendall(text.format(host=page.host).encode())
         assert line.recv(65536) == b""
+
+
+@pytest.mark.parametrize("text", ["", HEAD + "\r\n"], ids=["nothing asked", "idle"])
+def test_connections_end_with_their_clients(monkeypatch, live_table, text):
+    monkeypatch.setattr(server, "HEAD_SECONDS", 3600.0)
+    with Page(live_table) as page:
+        request = text.format(host=page.host).encode()
+        assert_connections_end_with_clients(lambda: connected(page.port, request))
 
 
 def test_who_does_not_end_a_body_is_refused(monkeypatch, page, lines):

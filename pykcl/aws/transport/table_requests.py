@@ -318,8 +318,13 @@ class TableRequests:
         refuse_corrupt(answer)
         if answer.status >= 300:
             error = client_error(self._client, self._selector.operation(method), answer)
-            if not self.clock.may_repeat(error_code(error), answer.status, answer.headers.get("date"), ahead):
-                raise error
+            try:
+                if not self.clock.may_repeat(
+                    error_code(error), answer.status, answer.headers.get("date"), ahead
+                ):
+                    raise error
+            finally:
+                del error  # its traceback holds this frame: no cycle
             answer = transport.post(body, may_repeat=may_repeat, is_page=method == "scan")
             refuse_corrupt(answer)
         if answer.status >= 300:

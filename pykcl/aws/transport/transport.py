@@ -15,7 +15,7 @@ import weakref
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from contextvars import ContextVar
-from functools import partial
+from functools import cache, partial
 from typing import Any, Final, NamedTuple, ParamSpec, TypeVar
 from zlib import crc32
 
@@ -70,6 +70,12 @@ T = TypeVar("T")
 _CRC32: Final = "x-amz-crc32"
 
 
+@cache
+def _parser() -> Any:
+    """Return botocore's parser. It refers to itself, so one for each answer would be left to the garbage collector."""
+    return create_parser("json")
+
+
 def client_error(client: Any, operation: str, answer: Answer) -> ClientError:
     """An answer that is an error, read by botocore's own parser, of the class the client has for it.
 
@@ -80,7 +86,7 @@ def client_error(client: Any, operation: str, answer: Answer) -> ClientError:
     shape = None if code is None else client.meta.service_model.shape_for_error_code(code)
     if shape is not None:
         # As botocore does: what the service says besides, such as the Item of a condition that failed.
-        parsed.update(create_parser("json").parse(_response_dict(operation, answer), shape))
+        parsed.update(_parser().parse(_response_dict(operation, answer), shape))
     error_class = client.exceptions.from_code(code)
     found: ClientError = error_class(parsed, operation)
     return found
@@ -93,7 +99,7 @@ def parsed_by_botocore(client: Any, operation: str, answer: Answer) -> dict[str,
     """
     refuse_excess(answer.body, max_depth=None)
     shape = client.meta.service_model.operation_model(operation).output_shape
-    return dict(create_parser("json").parse(_response_dict(operation, answer), shape))
+    return dict(_parser().parse(_response_dict(operation, answer), shape))
 
 
 def refuse_corrupt(answer: Answer) -> None:

@@ -408,7 +408,10 @@ def _known(credentials: Any) -> dict[str, Any]:
             "is_fixed": has_token and not hasattr(credentials, "refresh_needed"),
         }
     # Outside the except blocks: boto3's message may quote a line of a credentials file.
-    raise failure
+    try:
+        raise failure
+    finally:
+        del failure  # its traceback holds this frame: no cycle
 
 
 def _time(moment: datetime | None) -> str | None:

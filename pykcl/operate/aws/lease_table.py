@@ -457,7 +457,10 @@ class RowWriter:
             row = parse_row(answer["Attributes"]) if answer.get("Attributes") else None
             return Applied(row if isinstance(row, Lease) else write.after)
         # Outside the except blocks: botocore's errors may quote the request.
-        raise failure
+        try:
+            raise failure
+        finally:
+            del failure  # its traceback holds this frame: no cycle
 
 
 def _is_as_written(row: Row | None, write: LeaseWrite) -> bool:

@@ -49,6 +49,7 @@ class Wire:
     def __init__(self) -> None:
         self.requests: list[tuple[str, dict[str, Any]]] = []
         self._answers: dict[str, list[Any]] = {}
+        self.runtime = ManualRuntime()
         self.date: str | None = DATE
         self.request_id: str | None = "c9b8fa9f"
         self.client = boto3.client(
@@ -72,7 +73,7 @@ class Wire:
         return [parameters for name, parameters in self.requests if name == operation]
 
     def stream(self, name: str = "orders", runtime: SystemRuntime | None = None) -> KinesisStream:
-        return KinesisStream(self.client, name, runtime or ManualRuntime())
+        return KinesisStream(self.client, name, runtime or self.runtime)
 
     def without_hook(self) -> None:
         """As with a botocore that has no before-parse event."""

@@ -25,6 +25,7 @@ from pykcl.errors import (
     TemporaryError,
     Throttled,
 )
+from pykcl.model.absence import GONE_AFTER
 from pykcl.model.record import Record
 from pykcl.model.shard import HashRange, Shard
 
@@ -188,6 +189,100 @@ def test_an_answer_that_cannot_be_true_is_refused_whole(either_wire, body):
     with pytest.raises(AnswerRefused) as caught:
         fetch(stream)
     assert SHARD in str(caught.value)
+
+
+def listed(shard_id, *parents, first=0, last=9, closed=False):
+    numbers = {"StartingSequenceNumber": "1", **({"EndingSequenceNumber": "9"} if closed else {})}
+    return {
+        "ShardId": shard_id,
+        "HashKeyRange": {"StartingHashKey": str(first), "EndingHashKey": str(last)},
+        "SequenceNumberRange": numbers,
+        **dict(zip(("ParentShardId", "AdjacentParentShardId"), parents, strict=False)),
+    }
+
+
+CLOSED, OPEN = listed(SHARD, closed=True), listed(SHARD)
+LEFT, RIGHT = listed("shardId-000000000001", SHARD, last=4), listed("shardId-000000000002", SHARD, first=5)
+NO_FIELDS = {"Records": [], "MillisBehindLatest": 0}
+
+
+def fetched_after(wire, seconds):
+    """The answer to the second of two fetches, so far apart. The first one is refused."""
+    stream = wire.stream()
+    with pytest.raises(AnswerRefused, match="neither NextShardIterator nor ChildShards"):
+        fetch(stream)
+    wire.runtime.seconds += seconds
+    return fetch(stream)
+
+
+def test_an_end_without_child_shards_is_decided_by_list_shards_after_some_tries(wire):
+    wire.answer("GetRecords", NO_FIELDS, NO_FIELDS, page())
+    wire.answer("GetShardIterator", {"ShardIterator": "of-an-open-shard"})
+    wire.answer("ListShards", {"Shards": [CLOSED, LEFT, RIGHT]})
+    found = fetched_after(wire, GONE_AFTER)
+    assert (found.next_iterator, len(found.records)) == (None, 0)
+    assert [child.shard_id for child in found.children] == [LEFT["ShardId"], RIGHT["ShardId"]]
+    # The field is not missing from every answer, as it is where something on the way leaves it out.
+    assert wire.asked("GetShardIterator")[0]["ShardId"] == LEFT["ShardId"]
+    assert wire.asked("GetRecords")[-1]["ShardIterator"] == "of-an-open-shard"
+
+
+def test_records_of_a_page_without_child_shards_come_before_the_end(wire):
+    wire.answer("GetRecords", {"Records": [raw()], "NextShardIterator": None})
+    wire.answer("GetShardIterator", {"ShardIterator": "after-the-last"})
+    wire.answer("ListShards", {"Shards": [CLOSED, LEFT, RIGHT]})
+    found = fetched_after(wire, GONE_AFTER)
+    assert (found.next_iterator, [record.data for record in found.records]) == ("after-the-last", [b"hello"])
+    assert found.children == ()
+    (opened,) = wire.asked("GetShardIterator")
+    assert (opened["ShardIteratorType"], opened["StartingSequenceNumber"]) == (
+        "AFTER_SEQUENCE_NUMBER",
+        raw()["SequenceNumber"],
+    )
+
+
+@pytest.mark.parametrize(
+    "shards",
+    [
+        [OPEN], [OPEN, LEFT, RIGHT], [CLOSED], [CLOSED, LEFT], [CLOSED, listed("shardId-000000000009")],
+        [LEFT, RIGHT], [listed("shardId-000000000009", closed=True)],
+    ],
+    ids=["open", "open with children", "no children", "one child of two", "no child of it", "not listed", "another"],
+)  # fmt: skip
+def test_an_end_that_list_shards_does_not_show_is_refused_by_the_names_of_the_fields(wire, shards):
+    wire.answer("GetRecords", NO_FIELDS)
+    wire.answer("ListShards", {"Shards": shards})
+    with pytest.raises(AnswerRefused, match=r"neither NextShardIterator nor ChildShards, and ListShards"):
+        fetched_after(wire, GONE_AFTER)
+
+
+def test_an_incomplete_listing_shows_no_end(wire):
+    wire.answer("GetRecords", NO_FIELDS)
+    whole = {"Shards": [CLOSED, LEFT, RIGHT], "NextToken": "more"}
+    wire.answer("ListShards", whole, (400, {"__type": "LimitExceededException"}))
+    with pytest.raises(AnswerRefused, match="and ListShards"):
+        fetched_after(wire, GONE_AFTER)
+
+
+def test_a_field_that_no_answer_has_ends_no_shard(wire):
+    wire.answer("GetRecords", NO_FIELDS)
+    wire.answer("GetShardIterator", {"ShardIterator": "of-an-open-shard"})
+    wire.answer("ListShards", {"Shards": [CLOSED, LEFT, RIGHT]})
+    with pytest.raises(AnswerRefused, match="neither NextShardIterator nor ChildShards"):
+        fetched_after(wire, GONE_AFTER)
+
+
+def test_a_good_page_in_between_makes_the_tries_begin_again(wire):
+    wire.answer("GetRecords", NO_FIELDS, page(), NO_FIELDS)
+    stream = wire.stream()
+    for is_good in (False, True, False):
+        wire.runtime.seconds += GONE_AFTER
+        if is_good:
+            assert fetch(stream).next_iterator == "next"
+        else:
+            with pytest.raises(AnswerRefused, match="nor ChildShards"):
+                fetch(stream)
+    assert wire.asked("ListShards") == []
 
 
 @pytest.mark.parametrize(

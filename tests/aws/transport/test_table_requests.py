@@ -29,6 +29,7 @@ from pykcl.model.lease import Lease, PendingCheckpoint
 from pykcl.model.lease_item import to_item
 from pykcl.runtime import SystemRuntime
 from pykcl.testing.memory.dynamodb import MemoryDynamoDB
+from tests.cycles import types_in_cycles
 
 KEY = "shardId-000000000000"
 HELD = Lease(
@@ -496,6 +497,38 @@ def test_a_write_whose_answer_drips_is_given_up_after_the_time_out_of_one_reques
     with pytest.raises(ReadTimeoutError):
         lean_table._requests.write("update_item", {})
     assert len(server.lean_requests) == 1
+
+
+FAILURE = http(b"", 500)
+
+
+@pytest.mark.parametrize(
+    ("way", "trouble"),
+    [
+        ("write", CLOSE),
+        ("write", HANG),
+        ("write", FAILURE),
+        ("read", CLOSE),
+        ("read", FAILURE),
+        ("scan", FAILURE),
+    ],
+    ids=[
+        "write unanswered",
+        "write too slow",
+        "write refused",
+        "read unanswered",
+        "read refused",
+        "scan refused",
+    ],
+)
+def test_a_request_that_fails_leaves_no_cycle_to_the_garbage_collector(server, lean_table, way, trouble):
+    server.say(trouble)
+    calls = {
+        "write": lambda: renew(lean_table, seconds=0.1),
+        "read": lambda: lean_table.read(KEY),
+        "scan": lean_table.scan,
+    }
+    assert types_in_cycles(calls[way]) == []
 
 
 def test_a_heartbeat_whose_answer_drips_is_settled_by_its_next_attempt(server, lean_table):

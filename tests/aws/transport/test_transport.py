@@ -37,6 +37,7 @@ from pykcl.errors import (
 )
 from pykcl.interfaces import PageStatus
 from pykcl.runtime import SystemRuntime
+from tests.cycles import types_in_cycles
 
 RECORD = {
     "SequenceNumber": "49546986683135544286507457936321625675700192471156785154",
@@ -283,6 +284,15 @@ def test_a_page_that_drips_is_given_up_in_the_end(server):
     server.say(Drip(http(PAGE, x_padding="x" * 1500)))
     with pytest.raises(TemporaryError, match="ReadTimeoutError"):
         fetch(stream)
+
+
+@pytest.mark.parametrize(
+    "trouble", [CLOSE, http(b"", 500), http({"Records": []})], ids=["none", "500", "untrue"]
+)
+def test_a_page_that_fails_leaves_no_cycle_to_the_garbage_collector(server, trouble):
+    stream = direct_stream(server)
+    server.say(trouble)
+    assert types_in_cycles(lambda: fetch(stream)) == []
 
 
 def test_connections_of_a_burst_are_closed_when_nobody_has_used_them_for_long(server):

@@ -1,0 +1,72 @@
+"""An ASGI application on a listening socket: hypercorn, whose connections end with their clients.
+
+hypercorn's own `serve` keeps a connection that its client closed while it was idle until the keep-alive time is over.
+Needs the extra `local` or `ui`, so it is imported where a server starts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+from hypercorn.app_wrappers import ASGIWrapper
+from hypercorn.asyncio.tcp_server import TCPServer
+from hypercorn.asyncio.worker_context import WorkerContext
+from hypercorn.config import Config
+
+
+class _Connection(TCPServer):
+    """One connection. It waits for a next request only as long as its client may send one."""
+
+    _has_client_left = False
+
+    async def _read_data(self) -> None:
+        await super()._read_data()
+        self._has_client_left = True
+        await self.idle_task.stop()
+
+    async def _idle_timeout(self) -> None:
+        # A request that was under way when the client left begins the wait again at its end.
+        if not self._has_client_left:
+            await super()._idle_timeout()
+
+
+async def serve(
+    app: Any,
+    config: Config,
+    listener: socket.socket,
+    until: Callable[[], Awaitable[None]],
+    around: Callable[[asyncio.WriteTransport], AbstractContextManager[None]] = lambda transport: (
+        nullcontext()
+    ),
+) -> None:
+    """Serve until `until` returns; then close what is idle, and after `config.graceful_timeout` the rest.
+
+    app: gets no lifespan events. config: its addresses are not used. around: entered for each connection.
+    """
+    context, loop = WorkerContext(None), asyncio.get_running_loop()
+    wrapped = ASGIWrapper(app)
+    under_way: set[asyncio.Task[Any]] = set()
+
+    async def converse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        under_way.add(task)
+        task.add_done_callback(under_way.discard)
+        with around(writer.transport):
+            await _Connection(wrapped, loop, config, context, {}, reader, writer)
+
+    server = await asyncio.start_server(converse, sock=listener, backlog=config.backlog)
+    try:
+        await until()
+    finally:
+        server.close()
+        await context.terminated.set()
+        if under_way:
+            _, late = await asyncio.wait(under_way, timeout=config.graceful_timeout)
+            for task in late:
+                task.cancel()
+            await asyncio.gather(*late, return_exceptions=True)
