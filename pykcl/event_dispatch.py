@@ -38,8 +38,8 @@ class EventsDropped(Event):
 
 def log_event(event: Event) -> None:
     """The listener that is always there: one log line per event, `key=value`, foreign text through %r."""
-    if log.isEnabledFor(event.LEVEL):
-        log.log(event.LEVEL, "%s %s", event.TEXT, words_of(event), extra={EVENT_OF_RECORD: event})
+    if log.isEnabledFor(event.level):
+        log.log(event.level, "%s %s", event.TEXT, words_of(event), extra={EVENT_OF_RECORD: event})
 
 
 def words_of(event: Event) -> str:

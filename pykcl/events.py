@@ -43,6 +43,11 @@ class Event(_Named):
         return named
 
     @property
+    def level(self) -> int:
+        """Level of its line in the log."""
+        return self.LEVEL
+
+    @property
     def code(self) -> str | None:
         """Error code, such as "E16"."""
         return self.CODE
@@ -334,7 +339,10 @@ class LossReason(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseLost(Event):
-    """cause: for people. reason: the same for programs; the log does not show it."""
+    """cause: for people. reason: the same for programs; the log does not show it.
+
+    is_planned: another worker took it for its fair share, though heartbeats came in time: an INFO in the log.
+    """
 
     LEVEL = logging.WARNING
     TEXT = "lease lost"
@@ -342,6 +350,11 @@ class LeaseLost(Event):
     cause: str
     new_owner: str | None
     reason: LossReason = field(default=LossReason.OTHER, repr=False)
+    is_planned: bool = field(default=False, repr=False)
+
+    @property
+    def level(self) -> int:
+        return logging.INFO if self.is_planned else self.LEVEL
 
     @property
     def code(self) -> str | None:
@@ -665,9 +678,12 @@ class HashRangeFilled(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailureStarted(Event):
-    """Something fails again and again, until FailureResolved with this `what` and `shard` (None: the whole worker)."""
+    """An attempt failed; it is repeated until FailureResolved with this `what` and `shard` (None: the whole worker).
 
-    LEVEL = logging.WARNING
+    For programs: each shard has its own, at once. What lasts is a FailureLasted, too.
+    """
+
+    LEVEL = logging.DEBUG
     TEXT = "trouble began"
     what: str
     shard: str | None = None
@@ -678,9 +694,46 @@ class FailureStarted(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailureResolved(Event):
+    LEVEL = logging.DEBUG
     TEXT = "trouble ended"
     what: str
     shard: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailureLasted(Event):
+    """Something fails again and again, until FailurePassed with this `what` and `code`; one event for all shards.
+
+    shard: the one that has failed longest. failing, of: number of shards that fail now, and that could. failures: how
+    many began since the last such event.
+    """
+
+    LEVEL = logging.WARNING
+    TEXT = "trouble has lasted"
+    what: str
+    shard: str | None = None
+    failing: int
+    of: int
+    seconds: float
+    failures: int
+    cause: str
+    code: str | None = field(default=None, repr=False)
+    hint: str | None = field(default=None, repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailurePassed(Event):
+    """seconds: for which it lasted."""
+
+    TEXT = "trouble has passed"
+    what: str
+    seconds: float
+    failures: int
+    code: str | None = field(default=None, repr=False)
+
+    @property
+    def is_repeated(self) -> bool:
+        return True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -480,7 +480,9 @@ class Worker:
     def _connect(self) -> Context | None:
         """Everything the threads share; None when stopped meanwhile."""
         table, stream = self._adapters or self._aws_adapters()
-        failures = self._reporter.failures = FailureTracker(self._events, self._runtime, self.config)
+        failures = self._reporter.failures = FailureTracker(
+            self._events, self._runtime, self.config, lambda: len(self._held.snapshot())
+        )
         self._metering.connect(self._cloudwatch, failures)
         return Start(
             config=self.config,
