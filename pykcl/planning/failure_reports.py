@@ -19,7 +19,9 @@ WINDOW: Final = 30.0
 LEAST: Final = 3
 """Failures within WINDOW that make trouble, however few the shards are."""
 APART: Final = 10.0
-"""Seconds between two lines at least; and those without trouble after which it has passed, or none has begun."""
+"""Seconds between two lines at least; and those after which failures begin no longer, if none has begun."""
+PASSED_AFTER: Final = 30.0
+"""Seconds without trouble after which it has passed: what comes and goes is one trouble."""
 AGAIN_AFTER: Final = 600.0
 """Seconds after which trouble that goes on is reported again; sooner if twice as many shards fail."""
 
@@ -86,7 +88,7 @@ class FailureKind:
         if lasts or flaky_since < inf:
             self._last_bad = now
             self._since = min(self._since, since if lasts else inf, flaky_since)
-        has_passed = now - self._last_bad >= APART
+        has_passed = now - self._last_bad >= PASSED_AFTER
         if has_passed and self._reported is None:
             self._since = inf
             return None

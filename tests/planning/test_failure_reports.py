@@ -46,7 +46,7 @@ def test_what_lasts_is_one_line_after_ten_seconds_and_one_at_its_end():
     course.kind.ended("s2")
     course.run(60)
     (began, first), (ended, last) = course.lines
-    assert (began, ended) == (1010.0, 1309.0)
+    assert (began, ended) == (1010.0, 1329.0)
     assert (first.has_passed, first.shard, first.failing, first.seconds, first.failures) == (
         False,
         "s2",
@@ -87,7 +87,7 @@ def flaky(course, random, chance):
 def test_twenty_minutes_of_flaky_reads_are_few_lines_that_count_all_failures(shards):
     course = Course(shards)
     lines = course.run(1200, flaky(course, random.Random(5), 0.3))
-    assert 1 <= len(lines) <= 15
+    assert 1 <= len(lines) <= 12
     assert lines[0][0] - 1000 <= 60, "visible within a minute"
     if shards == 100:
         assert len(lines) <= 10
@@ -128,8 +128,8 @@ def test_what_has_lasted_when_it_is_found_is_a_line_at_once():
     course.kind.began(None, course.now)
     course.check()
     course.kind.ended(None)
-    course.run(30)
-    assert [(at, report.has_passed) for at, report in course.lines] == [(1000.0, False), (1010.0, True)]
+    course.run(40)
+    assert [(at, report.has_passed) for at, report in course.lines] == [(1000.0, False), (1030.0, True)]
 
 
 @pytest.mark.parametrize("seed", range(20))
