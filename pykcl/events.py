@@ -28,11 +28,13 @@ class Event(_Named):
     """Base of all events. LEVEL: logging level. TEXT: the line's first words, in the past tense.
 
     CODE: error code that the event is about, such as "E16". Without a `code`, `hint` and `docs` are None.
+    MOST_LINES: that the log shows in a minute of one `line_kind`; more are counted. None: all of them.
     """
 
     LEVEL: ClassVar[int] = logging.INFO
     TEXT: ClassVar[str] = ""
     CODE: ClassVar[str | None] = None
+    MOST_LINES: ClassVar[int | None] = None
 
     def with_names(self: Same, names: Mapping[str, str]) -> Same:
         """Return an equal event whose hint has these names, by the words that stand for them; itself without a code."""
@@ -46,6 +48,11 @@ class Event(_Named):
     def level(self) -> int:
         """Level of its line in the log."""
         return self.LEVEL
+
+    @property
+    def line_kind(self) -> str:
+        """Kind of its lines, of which MOST_LINES are shown."""
+        return type(self).__name__
 
     @property
     def code(self) -> str | None:
@@ -443,6 +450,7 @@ class ProcessorRaised(Event):
     LEVEL = logging.ERROR
     TEXT = "record processor raised"
     CODE = "E12"
+    MOST_LINES = 30
     shard: str
     method: str
     error: str
@@ -456,6 +464,10 @@ class ProcessorRaised(Event):
     @property
     def code(self) -> str | None:
         return _CODES_OF_HANDLERS.get(self.error, self.CODE)
+
+    @property
+    def line_kind(self) -> str:
+        return f"ProcessorRaised {self.error} {self.where}"
 
     @property
     def failed_records(self) -> int:
@@ -482,6 +494,7 @@ class BatchSplit(Event):
     """Records that failed together are tried again in parts. next_records: the number of records in the next call."""
 
     TEXT = "batch split"
+    MOST_LINES = 30
     shard: str
     records: int
     first: str
@@ -596,6 +609,7 @@ class AggregateRefused(Event):
 
     LEVEL = logging.WARNING
     TEXT = "aggregated record refused"
+    MOST_LINES = 30
     shard: str
     sequence_number: str
     problem: str
@@ -609,6 +623,7 @@ class AggregateOutsideShard(Event):
 
     LEVEL = logging.WARNING
     TEXT = "aggregated record of another shard dropped"
+    MOST_LINES = 30
     shard: str
     sequence_number: str
     size: int

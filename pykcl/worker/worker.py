@@ -166,7 +166,9 @@ class Worker:
         self._relays = [Relay(listener, self._runtime) for listener in self._listeners]
         own = (self._metering.meter.hear, self._reporter.errors.on_event)
         self._events = EventFan(
-            (*self._seams.listeners, *own, *(relay.hear for relay in self._relays)), names_of(self.config)
+            (*self._seams.listeners, *own, *(relay.hear for relay in self._relays)),
+            names_of(self.config),
+            self._runtime.monotonic,
         )
         self._held = HeldLeases(self._runtime)
         self._lock = self._runtime.lock()
