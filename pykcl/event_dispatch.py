@@ -12,8 +12,8 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from pykcl.errors import TemporaryError
-from pykcl.events import Event
-from pykcl.runtime import Runtime, Task
+from pykcl.events import Event, WorkerStopped
+from pykcl.runtime import Runtime, SystemRuntime, Task
 
 log = logging.getLogger("pykcl")
 
@@ -23,6 +23,7 @@ EVENT_OF_RECORD = "pykcl_event"
 MOST_WAITING = 10_000
 """Events that wait for one slow listener, at most; beyond it the newest are dropped, and counted."""
 _IDLE_SECONDS = 5.0
+_MINUTE = 60.0
 _ONCE = ("records", "first", "last")
 """Fields that the line of a repeated event leaves out."""
 
@@ -36,10 +37,66 @@ class EventsDropped(Event):
     events: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinesLeftOut(Event):
+    """A line of the log only, no event for listeners: they had each event. left_out: kind of lines."""
+
+    LEVEL = logging.WARNING
+    TEXT = "lines of one kind left out of the log"
+    left_out: str
+    lines: int
+    seconds: float
+
+
+@dataclass(slots=True)
+class _Minute:
+    """Lines of one kind. began: monotonic seconds."""
+
+    began: float
+    lines: int = 0
+    left_out: int = 0
+
+
+class EventLog:
+    """The listener that is always there. Of events that each record or each attempt may bring, it writes MOST_LINES of
+    a kind in a minute, and counts the others: one line for them all, with the first event behind that minute.
+
+    now: monotonic seconds. Any thread may call it; it takes no lock: where two meet, a count may be one off.
+    """
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self._now = now
+        self._minutes: dict[str, _Minute] = {}
+
+    def hear(self, event: Event) -> None:
+        if self._minutes:
+            self._end_minutes(self._now(), is_last=isinstance(event, WorkerStopped))
+        if event.MOST_LINES is None or not log.isEnabledFor(event.level):
+            log_event(event)
+            return
+        minute = self._minutes.get(event.line_kind)
+        if minute is None:
+            minute = self._minutes[event.line_kind] = _Minute(self._now())
+        if minute.lines < event.MOST_LINES:
+            minute.lines += 1
+            log_event(event)
+        else:
+            minute.left_out += 1
+
+    def _end_minutes(self, now: float, *, is_last: bool) -> None:
+        for kind, minute in tuple(self._minutes.items()):
+            seconds = now - minute.began
+            if not is_last and seconds < _MINUTE:
+                continue
+            # Of two threads that come here at once, one has it.
+            if self._minutes.pop(kind, None) is not None and minute.left_out:
+                log_event(LinesLeftOut(left_out=kind, lines=minute.left_out, seconds=seconds))
+
+
 def log_event(event: Event) -> None:
-    """The listener that is always there: one log line per event, `key=value`, foreign text through %r."""
-    if log.isEnabledFor(event.LEVEL):
-        log.log(event.LEVEL, "%s %s", event.TEXT, words_of(event), extra={EVENT_OF_RECORD: event})
+    """Write one log line, `key=value`, foreign text through %r."""
+    if log.isEnabledFor(event.level):
+        log.log(event.level, "%s %s", event.TEXT, words_of(event), extra={EVENT_OF_RECORD: event})
 
 
 def words_of(event: Event) -> str:
@@ -82,9 +139,14 @@ def _name(listener: object) -> str:
 class EventFan:
     """Hands each event to every listener, at once; one that raises is reported once and then left out."""
 
-    def __init__(self, listeners: Sequence[Listener] = (), names: Mapping[str, str] | None = None) -> None:
-        """names: for the hints of events, by the word that stands for them."""
-        self._listeners = [log_event, *listeners]
+    def __init__(
+        self,
+        listeners: Sequence[Listener] = (),
+        names: Mapping[str, str] | None = None,
+        now: Callable[[], float] | None = None,
+    ) -> None:
+        """names: for the hints of events, by the word that stands for them. now: monotonic seconds."""
+        self._listeners: list[Listener] = [EventLog(now or SystemRuntime().monotonic).hear, *listeners]
         self._names = names or {}
 
     def emit(self, event: Event) -> None:

@@ -28,11 +28,13 @@ class Event(_Named):
     """Base of all events. LEVEL: logging level. TEXT: the line's first words, in the past tense.
 
     CODE: error code that the event is about, such as "E16". Without a `code`, `hint` and `docs` are None.
+    MOST_LINES: that the log shows in a minute of one `line_kind`; more are counted. None: all of them.
     """
 
     LEVEL: ClassVar[int] = logging.INFO
     TEXT: ClassVar[str] = ""
     CODE: ClassVar[str | None] = None
+    MOST_LINES: ClassVar[int | None] = None
 
     def with_names(self: Same, names: Mapping[str, str]) -> Same:
         """Return an equal event whose hint has these names, by the words that stand for them; itself without a code."""
@@ -41,6 +43,16 @@ class Event(_Named):
         named = replace(self)
         object.__setattr__(named, "_names", names)
         return named
+
+    @property
+    def level(self) -> int:
+        """Level of its line in the log."""
+        return self.LEVEL
+
+    @property
+    def line_kind(self) -> str:
+        """Kind of its lines, of which MOST_LINES are shown."""
+        return type(self).__name__
 
     @property
     def code(self) -> str | None:
@@ -334,7 +346,10 @@ class LossReason(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseLost(Event):
-    """cause: for people. reason: the same for programs; the log does not show it."""
+    """cause: for people. reason: the same for programs; the log does not show it.
+
+    is_planned: another worker took it for its fair share, though heartbeats came in time: an INFO in the log.
+    """
 
     LEVEL = logging.WARNING
     TEXT = "lease lost"
@@ -342,6 +357,11 @@ class LeaseLost(Event):
     cause: str
     new_owner: str | None
     reason: LossReason = field(default=LossReason.OTHER, repr=False)
+    is_planned: bool = field(default=False, repr=False)
+
+    @property
+    def level(self) -> int:
+        return logging.INFO if self.is_planned else self.LEVEL
 
     @property
     def code(self) -> str | None:
@@ -430,6 +450,7 @@ class ProcessorRaised(Event):
     LEVEL = logging.ERROR
     TEXT = "record processor raised"
     CODE = "E12"
+    MOST_LINES = 30
     shard: str
     method: str
     error: str
@@ -443,6 +464,10 @@ class ProcessorRaised(Event):
     @property
     def code(self) -> str | None:
         return _CODES_OF_HANDLERS.get(self.error, self.CODE)
+
+    @property
+    def line_kind(self) -> str:
+        return f"ProcessorRaised {self.error} {self.where}"
 
     @property
     def failed_records(self) -> int:
@@ -469,6 +494,7 @@ class BatchSplit(Event):
     """Records that failed together are tried again in parts. next_records: the number of records in the next call."""
 
     TEXT = "batch split"
+    MOST_LINES = 30
     shard: str
     records: int
     first: str
@@ -583,6 +609,7 @@ class AggregateRefused(Event):
 
     LEVEL = logging.WARNING
     TEXT = "aggregated record refused"
+    MOST_LINES = 30
     shard: str
     sequence_number: str
     problem: str
@@ -596,6 +623,7 @@ class AggregateOutsideShard(Event):
 
     LEVEL = logging.WARNING
     TEXT = "aggregated record of another shard dropped"
+    MOST_LINES = 30
     shard: str
     sequence_number: str
     size: int
@@ -665,9 +693,12 @@ class HashRangeFilled(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailureStarted(Event):
-    """Something fails again and again, until FailureResolved with this `what` and `shard` (None: the whole worker)."""
+    """An attempt failed; it is repeated until FailureResolved with this `what` and `shard` (None: the whole worker).
 
-    LEVEL = logging.WARNING
+    For programs: each shard has its own, at once. What lasts is a FailureLasted, too.
+    """
+
+    LEVEL = logging.DEBUG
     TEXT = "trouble began"
     what: str
     shard: str | None = None
@@ -678,9 +709,46 @@ class FailureStarted(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailureResolved(Event):
+    LEVEL = logging.DEBUG
     TEXT = "trouble ended"
     what: str
     shard: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailureLasted(Event):
+    """Something fails again and again, until FailurePassed with this `what` and `code`; one event for all shards.
+
+    shard: the one that has failed longest. failing, of: number of shards that fail now, and that could. failures: how
+    many began since the last such event.
+    """
+
+    LEVEL = logging.WARNING
+    TEXT = "trouble has lasted"
+    what: str
+    shard: str | None = None
+    failing: int
+    of: int
+    seconds: float
+    failures: int
+    cause: str
+    code: str | None = field(default=None, repr=False)
+    hint: str | None = field(default=None, repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailurePassed(Event):
+    """seconds: for which it lasted."""
+
+    TEXT = "trouble has passed"
+    what: str
+    seconds: float
+    failures: int
+    code: str | None = field(default=None, repr=False)
+
+    @property
+    def is_repeated(self) -> bool:
+        return True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

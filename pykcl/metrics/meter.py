@@ -22,6 +22,7 @@ from pykcl.events import (
     ProcessorSlow,
     RecordsDeadLettered,
     RecordsDiscarded,
+    ReleaseUnacknowledged,
     ShardEnded,
 )
 from pykcl.metrics import catalog
@@ -136,7 +137,7 @@ class Meter:
             return
         for label, value in measured(event):
             self.measure(label, value)
-        if isinstance(event, LeaseLost | LeaseReleased | ShardEnded):
+        if isinstance(event, LeaseLost | LeaseReleased | ReleaseUnacknowledged | ShardEnded):
             for sink in self._sinks:
                 sink.forget(event.shard)
 

@@ -31,6 +31,8 @@ _GAUGES = frozenset(
     {"CurrentLeases", "TotalLeases", "NumWorkers", "ExpiredLeases", "VeryOldLeases", "NumStreamsToSync"}
 )
 """Counts that Java records as they are; all other counts are added up."""
+MOST_REMEMBERED = 50_000
+"""Attributes of values, by metric and shard."""
 _UNITS = {"Count": "1", "Milliseconds": "ms", "Bytes": "By", "Percent": "%"}
 
 
@@ -77,6 +79,9 @@ class OpenTelemetrySink:
             key = (measure, label if measure.is_labelled else "")
             attributes = self._attributes.get(key)
             if attributes is None:
+                if len(self._attributes) >= MOST_REMEMBERED:
+                    # What is measured behind the end of a lease is remembered once more, for shards of years.
+                    self._attributes = {}
                 attributes = self._attributes[key] = self._attributes_of(*key)
             record(value, attributes)
 

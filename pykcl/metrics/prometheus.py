@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
+from operator import add
 from typing import Any, Literal
 
 from pykcl.errors import ConfigError
@@ -20,7 +21,11 @@ from pykcl.runtime import Runtime
 PREFIX = "pykcl_"
 BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 """Upper edges in seconds; one more bucket takes the rest."""
+LEAVES_AFTER = 300.0
+"""Seconds for which the counts of a shard that has left stay: some scrapes, so that each has seen the last ones."""
 MOST_LEFT_SHARDS = 1000
+"""Shards that have left and stay, at most; beyond it the first ones leave sooner."""
+_ALL_SHARDS = "_all_shards"
 LABELS = {"Operation": "operation", "ShardId": "shard", "WorkerIdentifier": "worker", "Cause": "cause"}
 _RENAMED = {
     "MillisBehindLatest": "behind_latest_seconds",
@@ -64,11 +69,17 @@ class _Histogram:
     counts: list[int] = field(default_factory=lambda: [0] * (len(BUCKETS) + 1))
 
 
+_Numbers = Mapping[tuple[Measure, str], float]
+_Histograms = Mapping[tuple[Measure, str], tuple[float, tuple[int, ...]]]
+
+
 class PrometheusSink:
     """A sink, and a collector of prometheus_client: `registry.register(sink)`, or `exposition()` for a page of its own.
 
-    Series of a shard stay after its lease has gone, so that the last scrape sees all that was counted; its gauges go at
-    once. Raises ConfigError where the package prometheus-client is not installed.
+    The gauges of a shard go with its lease, its counters and histograms LEAVES_AFTER that. Each of these has a family
+    of all shards together, without the label, in which they stay. That is no series of the same family: what it took
+    over from a shard would be an increase to rate(), which has seen it as the shard's already.
+    Raises ConfigError where the package prometheus-client is not installed.
     """
 
     def __init__(self, runtime: Runtime, worker_id: str, *, dimensions: Sequence[str]) -> None:
@@ -90,11 +101,19 @@ class PrometheusSink:
         self._lock = self._runtime.lock()
         self._numbers: dict[tuple[Measure, str], float] = {}
         self._histograms: dict[tuple[Measure, str], _Histogram] = {}
-        self._left: OrderedDict[str, None] = OrderedDict()
+        # Shards that have left, and when; and those that were measured again, and when last: such a one is back, or
+        # something of it ended behind its lease, which is to leave, too.
+        self._left: OrderedDict[str, float] = OrderedDict()
+        self._back: OrderedDict[str, float] = OrderedDict()
+        # What was counted of shards whose series have gone.
+        self._past_numbers: dict[Measure, float] = {}
+        self._past_histograms: dict[Measure, _Histogram] = {}
 
     def take(self, label: str, values: Sequence[Value]) -> None:
         with self._lock:
-            self._left.pop(label, None)
+            if self._left.pop(label, None) is not None or label in self._back:
+                self._back[label] = self._runtime.monotonic()
+                self._back.move_to_end(label)
             for measure, value in values:
                 key = (measure, label if measure.is_labelled else "")
                 if measure.is_state:
@@ -112,11 +131,10 @@ class PrometheusSink:
         with self._lock:
             for key in [key for key in self._numbers if key[1] == shard and key[0].is_state]:
                 del self._numbers[key]
-            self._left[shard] = None
+            self._back.pop(shard, None)
+            self._left[shard] = self._runtime.monotonic()
             self._left.move_to_end(shard)
-            # A stream that is resharded for years must not fill the memory.
-            while len(self._left) > MOST_LEFT_SHARDS:
-                self._drop(self._left.popitem(last=False)[0])
+            self._drop_old()
 
     def exposition(self) -> tuple[bytes, str]:
         """The page for a scrape, and its content type."""
@@ -127,10 +145,28 @@ class PrometheusSink:
     def collect(self) -> Iterator[Any]:
         """The families of prometheus_client, as it asks for them at a scrape."""
         with self._lock:
+            self._drop_old()
             numbers = dict(self._numbers)
             histograms = {key: (one.sum, tuple(one.counts)) for key, one in self._histograms.items()}
-        for name, measures in _FAMILIES.items():
-            labels = self._labels_of(measures)
+            past = (
+                self._past_numbers.copy(),
+                {measure: (one.sum, tuple(one.counts)) for measure, one in self._past_histograms.items()},
+            )
+        yield from self._families(_FAMILIES, self._dimensions, numbers, histograms)
+        if "ShardId" in self._dimensions:
+            totals = _totals(numbers, histograms, *past)
+            yield from self._families(_TOTALS, self._dimensions - {"ShardId"}, *totals)
+
+    def _families(
+        self,
+        families: Mapping[str, Sequence[Measure]],
+        dimensions: frozenset[str],
+        numbers: _Numbers,
+        histograms: _Histograms,
+    ) -> Iterator[Any]:
+        for name, measures in families.items():
+            wanted = {name for measure in measures for name in measure.dimensions} & dimensions
+            labels = [LABELS[name] for name in LABELS if name in wanted]
             if kind_of(measures[0]) == "histogram":
                 yield self._histogram(name, measures, labels, histograms)
             else:
@@ -145,7 +181,7 @@ class PrometheusSink:
         name: str,
         measures: Sequence[Measure],
         labels: Sequence[str],
-        numbers: dict[tuple[Measure, str], float],
+        numbers: _Numbers,
     ) -> Any:
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
@@ -161,7 +197,7 @@ class PrometheusSink:
         name: str,
         measures: Sequence[Measure],
         labels: Sequence[str],
-        histograms: dict[tuple[Measure, str], tuple[float, tuple[int, ...]]],
+        histograms: _Histograms,
     ) -> Any:
         from prometheus_client.core import HistogramMetricFamily
         from prometheus_client.utils import floatToGoString
@@ -174,10 +210,6 @@ class PrometheusSink:
                 family.add_metric(self._values(measure, label, labels), buckets, total)
         return family
 
-    def _labels_of(self, measures: Sequence[Measure]) -> list[str]:
-        wanted = {name for measure in measures for name in measure.dimensions} & self._dimensions
-        return [LABELS[name] for name in LABELS if name in wanted]
-
     def _values(self, measure: Measure, label: str, labels: Sequence[str]) -> list[str]:
         """One for each label, empty (which is to Prometheus as none) where this measure has none such."""
         known = {"operation": measure.operation}
@@ -185,17 +217,58 @@ class PrometheusSink:
             known[LABELS[name]] = self._worker_id if name == "WorkerIdentifier" else label
         return [known.get(name, "") for name in labels]
 
-    def _drop(self, shard: str) -> None:
-        for number in [key for key in self._numbers if key[1] == shard]:
-            del self._numbers[number]
-        for histogram in [key for key in self._histograms if key[1] == shard]:
-            del self._histograms[histogram]
+    def _drop_old(self) -> None:
+        """Move what was counted of shards that left long ago to the past."""
+        until = self._runtime.monotonic() - LEAVES_AFTER
+        gone = set()
+        # A stream that is resharded for years must not fill the memory, nor one whose leases all move at once.
+        while len(self._left) > MOST_LEFT_SHARDS:
+            gone.add(self._left.popitem(last=False)[0])
+        for some in (self._left, self._back):
+            while some and next(iter(some.values())) <= until:
+                gone.add(some.popitem(last=False)[0])
+        if not gone:
+            return
+        for measure, shard in [key for key in self._numbers if key[1] in gone]:
+            value = self._numbers.pop((measure, shard))
+            if not measure.is_state:
+                self._past_numbers[measure] = self._past_numbers.get(measure, 0.0) + value
+        for measure, shard in [key for key in self._histograms if key[1] in gone]:
+            one = self._histograms.pop((measure, shard))
+            past = self._past_histograms.setdefault(measure, _Histogram())
+            past.sum += one.sum
+            past.counts = list(map(add, past.counts, one.counts))
+
+
+def _totals(
+    numbers: _Numbers,
+    histograms: _Histograms,
+    past_numbers: Mapping[Measure, float],
+    past_histograms: Mapping[Measure, tuple[float, tuple[int, ...]]],
+) -> tuple[_Numbers, _Histograms]:
+    """Return the sums over all shards, and the past. Each counter is there from the begin, as rate() misses what a
+    series begins with."""
+    sums = {one: 0.0 for one in _OF_SHARDS if kind_of(one) == "counter" and one.level == "SUMMARY"}
+    sums |= past_numbers
+    for (measure, _), value in numbers.items():
+        if measure in _OF_SHARDS:
+            sums[measure] = sums.get(measure, 0.0) + value
+    times = dict(past_histograms)
+    nothing = (0.0, (0,) * (len(BUCKETS) + 1))
+    for (measure, _), (total, counts) in histograms.items():
+        if measure in _OF_SHARDS:
+            before = times.get(measure, nothing)
+            times[measure] = before[0] + total, tuple(map(add, before[1], counts))
+    return {(measure, ""): value for measure, value in sums.items()}, {
+        (measure, ""): value for measure, value in times.items()
+    }
 
 
 def _help(name: str, measures: Sequence[Measure]) -> str:
-    if len(measures) == 1:
-        return measures[0].text
-    return f"{_OF_SEVERAL[name.removeprefix(PREFIX)]} The label operation names the task."
+    text = measures[0].text
+    if len(measures) > 1:
+        text = f"{_OF_SEVERAL[name.removeprefix(PREFIX).replace(_ALL_SHARDS, '')]} The label operation names the task."
+    return f"{text} All shards together, also those that have left." if name in _TOTALS else text
 
 
 def _families() -> dict[str, list[Measure]]:
@@ -207,4 +280,19 @@ def _families() -> dict[str, list[Measure]]:
     return found
 
 
+def total_name(measure: Measure) -> str | None:
+    """Return the name of the family that is the sum over all shards; None for what is no counter of a shard."""
+    name = prometheus_name(measure)
+    if name is None or measure.dimension != "ShardId" or measure.is_state:
+        return None
+    end = "_total" if kind_of(measure) == "counter" else "_seconds"
+    return f"{name.removesuffix(end)}{_ALL_SHARDS}{end}"
+
+
 _FAMILIES = _families()
+_OF_SHARDS = frozenset(one for one in CATALOGUE if total_name(one) is not None)
+_TOTALS = {
+    total: [one for one in CATALOGUE if total_name(one) == total]
+    for total in dict.fromkeys(map(total_name, CATALOGUE))
+    if total is not None
+}

@@ -22,11 +22,15 @@ from pykcl.worker.signals import OwnProcess
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """Loss of a lease: its reason, the same in a sentence, and the new owner as far as known."""
+    """Loss of a lease: its reason, the same in a sentence, and the new owner as far as known.
+
+    is_planned: somebody took it who cannot have seen it expired.
+    """
 
     reason: LossReason
     cause: str
     new_owner: str | None = None
+    is_planned: bool = False
 
     @classmethod
     def of(cls, reason: LossReason, *, new_owner: str | None = None, **names: object) -> Loss:
@@ -263,7 +267,23 @@ class HeldLease:
             return Loss.of(LossReason.CHECKPOINT_CHANGED, new_owner=row.owner, ours=ours, found=found)
         if row.owner == self.lease.owner:
             return Loss.of(LossReason.IDENTIFIER_IN_USE, new_owner=row.owner, owner=row.owner)
-        return Loss.of(LossReason.TAKEN, new_owner=row.owner)
+        return replace(Loss.of(LossReason.TAKEN, new_owner=row.owner), is_planned=self._was_in_time(row))
+
+    def _was_in_time(self, row: Lease) -> bool:
+        """True if nobody can have seen this lease expired, so that it was taken for somebody's fair share.
+
+        Not so if heartbeats got no answer, or if the taker's failover time, which a pykcl worker writes down, is
+        shorter than ours: it takes leases of live workers.
+        """
+        ours = self._config.failover_time
+        note = row.metadata
+        theirs = ours
+        if note is not None and note.owner == row.owner and note.failover_millis is not None:
+            theirs = note.failover_millis / 1000
+        with self._state:
+            sent = self._sent
+        in_time = self._runtime.monotonic() - sent < ours
+        return in_time and self._unknown_since is None and theirs >= ours
 
     def lose(self, loss: Loss) -> None:
         """Stop believing, now. Idempotent; the first loss stays."""
@@ -368,6 +388,8 @@ class HeldLeases:
         # When the first take was sent of which nobody knows whether it took effect.
         self._unknown_takes: dict[str, float] = {}
         self._outlived: dict[str, HeldLease] = {}
+        # When another worker took it, in monotonic seconds.
+        self._moved: dict[str, float] = {}
         self.changed = runtime.event()
         self.version = 0
 
@@ -421,6 +443,15 @@ class HeldLeases:
                 if not held.was_released:
                     self._outlived[held.key] = held
                 self.version += 1
+
+    def has_moved_again(self, key: str, within: float) -> bool:
+        """Note that another worker took the lease; return True if one did so within so many seconds before. Takes no
+        lock: only one thread works on a lease."""
+        now = self._runtime.monotonic()
+        before = self._moved.get(key)
+        # Made anew without what is too old to matter: shards come and go for years.
+        self._moved = {**{each: at for each, at in self._moved.items() if now - at < within}, key: now}
+        return before is not None and now - before < within
 
     def _is_old_take(self, kept: Applied) -> bool:
         """True if a take that only the row confirms may be an older one, of when this worker lost the lease.

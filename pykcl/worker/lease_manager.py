@@ -114,6 +114,7 @@ class LeaseManager:
                 failures += 1
                 self._context.failures.failed(Activity.MANAGING_LEASES, error)
                 pause = backoff(failures, self._context.runtime.random(), first=0.5, longest=10.0)
+            self._context.failures.report()
             if not self._stop:
                 self.pulse.rest(pause)
                 self._wake.wait(pause)

@@ -47,6 +47,9 @@ from pykcl.worker.shard_end import NOT_RETURNED, end
 from pykcl.worker.watermark import Watermark
 from pykcl.worker.window_delivery import refuse_beside_windows, windows_of
 
+_BACK_AND_FORTH = 10
+"""Failover times within which a lease that is taken twice from this worker moves as nobody planned."""
+
 
 def unfinished_parents(table: LeaseTable, lease: Lease) -> tuple[str, ...]:
     """Parents that have a row which is not at SHARD_END; a parent without a row was cleaned up: it has ended.
@@ -380,6 +383,14 @@ class LeaseWorker:
         if loss is None and mine.was_released:
             loss = Loss.of(LossReason.HANDED_OVER, new_owner=mine.lease.owner)
         loss = loss or Loss.of(LossReason.OTHER)
+        within = _BACK_AND_FORTH * self._context.config.failover_time
+        is_planned = loss.is_planned and not self._context.held.has_moved_again(self.key, within)
         self._context.events.emit(
-            LeaseLost(shard=self.key, cause=loss.cause, new_owner=loss.new_owner, reason=loss.reason)
+            LeaseLost(
+                shard=self.key,
+                cause=loss.cause,
+                new_owner=loss.new_owner,
+                reason=loss.reason,
+                is_planned=is_planned,
+            )
         )

@@ -166,7 +166,9 @@ class Worker:
         self._relays = [Relay(listener, self._runtime) for listener in self._listeners]
         own = (self._metering.meter.hear, self._reporter.errors.on_event)
         self._events = EventFan(
-            (*self._seams.listeners, *own, *(relay.hear for relay in self._relays)), names_of(self.config)
+            (*self._seams.listeners, *own, *(relay.hear for relay in self._relays)),
+            names_of(self.config),
+            self._runtime.monotonic,
         )
         self._held = HeldLeases(self._runtime)
         self._lock = self._runtime.lock()
@@ -480,7 +482,9 @@ class Worker:
     def _connect(self) -> Context | None:
         """Everything the threads share; None when stopped meanwhile."""
         table, stream = self._adapters or self._aws_adapters()
-        failures = self._reporter.failures = FailureTracker(self._events, self._runtime, self.config)
+        failures = self._reporter.failures = FailureTracker(
+            self._events, self._runtime, self.config, lambda: len(self._held.snapshot())
+        )
         self._metering.connect(self._cloudwatch, failures)
         return Start(
             config=self.config,

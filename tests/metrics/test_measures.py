@@ -417,6 +417,7 @@ def test_a_lease_whose_release_got_no_answer_is_not_counted_as_lost_and_its_chec
     _expired(fleet)
     worker.stop()
     assert {event.shard for event in fleet.happened(ReleaseUnacknowledged)} == {FIRST, SECOND}
+    assert {FIRST, SECOND} <= set(sink.forgotten)
     assert sink.labels(catalog.LEASES_LOST_BY_CAUSE) == set()
     with pytest.raises(
         LeaseLostError, match="no longer held by this worker: its release got no answer; its last"

@@ -123,3 +123,13 @@ def test_without_a_provider_nothing_happens_and_nothing_breaks(fleet):
     fleet.start("w1", metrics="otel")
     fleet.wait_delivered(fleet.put(10))
     assert fleet.load()["w1"] == 2
+
+
+def test_what_is_remembered_of_shards_has_a_bound(sink, reader, monkeypatch):
+    monkeypatch.setattr("pykcl.metrics.opentelemetry.MOST_REMEMBERED", 10)
+    for number in range(100):
+        sink.forget(f"shard-{number}")
+        sink.take(f"shard-{number}", ((catalog.RECORDS_PROCESSED, 1.0),))
+    assert len(sink._attributes) <= 10
+    _, _, points = read(reader)["aws.kinesis.client.records_processed"]
+    assert sum(point.value for point in points) == 100.0

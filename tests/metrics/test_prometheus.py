@@ -12,8 +12,17 @@ from pykcl.config import Config
 from pykcl.errors import ConfigError
 from pykcl.metrics import catalog
 from pykcl.metrics.catalog import CATALOGUE
-from pykcl.metrics.prometheus import BUCKETS, MOST_LEFT_SHARDS, PrometheusSink, kind_of, prometheus_name
+from pykcl.metrics.prometheus import (
+    BUCKETS,
+    LEAVES_AFTER,
+    MOST_LEFT_SHARDS,
+    PrometheusSink,
+    kind_of,
+    prometheus_name,
+    total_name,
+)
 from pykcl.metrics.setup import MetricsPipeline, dimensions_of
+from pykcl.testing.fleet import STREAM
 
 CONFIG = Config(application="orders-app", stream="orders", metrics="prometheus")
 SHARD = "shardId-000000000000"
@@ -88,7 +97,8 @@ def test_the_whole_catalogue_is_accepted_by_prometheus_own_parser(sink):
             family = found[name.removesuffix("_total")]
             assert family.type == kind_of(measure)
             assert measure.operation in {sample.labels["operation"] for sample in family.samples}
-    assert len({prometheus_name(one) for one in CATALOGUE}) - 1 == len(found)
+    totals = {total_name(one) for one in CATALOGUE} - {None}
+    assert len({prometheus_name(one) for one in CATALOGUE}) - 1 + len(totals) == len(found)
     causes = [sample.labels for sample in found["pykcl_leases_lost_by_cause"].samples]
     assert causes == [{"operation": "RenewAllLeases", "worker": 'w"1\n', "cause": "Taken"}]
 
@@ -110,9 +120,92 @@ def test_shards_that_have_gone_do_not_pile_up_for_ever(sink):
         sink.forget(shard)
     sink.take("held", ((catalog.RECORDS_PROCESSED, 1.0),))
     left = {dict(labels).get("shard") for _, labels in samples(sink)}
+    left.discard(None)
     assert len(left) == MOST_LEFT_SHARDS + 1
     assert "shard-4" not in left
     assert {"shard-5", "held"} <= left
+
+
+ALL = ("pykcl_records_processed_all_shards_total", (("operation", "ProcessTask"),))
+
+
+def series_of(sink, shard):
+    return {name for name, labels in samples(sink) if ("shard", shard) in labels}
+
+
+def test_the_series_of_a_shard_leave_five_minutes_after_it_and_no_count_is_lost(sink, simulation):
+    for shard in (SHARD, "held"):
+        sink.take(shard, ((catalog.RECORDS_PROCESSED, 5.0), (catalog.PROCESS_RECORDS_TIME, 20.0)))
+    sink.forget(SHARD)
+    simulation.sleep(LEAVES_AFTER - 1)
+    assert "pykcl_records_processed_total" in series_of(sink, SHARD), "each scrape has seen the last counts"
+    before = samples(sink)
+    simulation.sleep(2)
+    assert series_of(sink, SHARD) == set()
+    assert series_of(sink, "held")
+    totals = {key: value for key, value in samples(sink).items() if "_all_shards" in key[0]}
+    assert totals == {key: before[key] for key in totals}, (
+        "the total has no step that rate() takes for records"
+    )
+    assert totals[ALL] == 10.0
+    times = "pykcl_record_processor_process_records_all_shards_seconds"
+    assert totals[f"{times}_count", ALL[1]] == 2.0
+    assert totals[f"{times}_sum", ALL[1]] == pytest.approx(0.04)
+    assert not sink._left
+    assert not any(SHARD in key for key in (*sink._numbers, *sink._histograms))
+
+
+def test_what_is_measured_behind_the_end_of_a_lease_leaves_too(sink, simulation):
+    sink.forget(SHARD)
+    sink.take(SHARD, ((catalog.UPDATE_LEASE_AT_END.success, 1.0), (catalog.MILLIS_BEHIND_LATEST, 9.0)))
+    simulation.sleep(LEAVES_AFTER + 1)
+    assert series_of(sink, SHARD) == set()
+
+
+def test_a_shard_that_is_back_stays_while_it_is_read(sink, simulation):
+    sink.forget(SHARD)
+    for _ in range(100):
+        sink.take(SHARD, ((catalog.RECORDS_PROCESSED, 1.0),))
+        simulation.sleep(LEAVES_AFTER / 10)
+    assert samples(sink)[of_shard("pykcl_records_processed_total")] == 100.0
+
+
+def test_each_counter_of_all_shards_is_there_before_the_first_record(sink):
+    found = samples(sink)
+    assert found[ALL] == 0.0
+    assert found["pykcl_data_lost_all_shards_total", ALL[1]] == 0.0
+
+
+def test_without_the_label_of_shards_there_is_no_second_total(simulation):
+    dimensions = dimensions_of(Config(application="orders-app", stream="o", metrics_dimensions="Operation"))
+    sink = PrometheusSink(simulation.runtime("w1"), "w1", dimensions=dimensions)
+    sink.take("", ((catalog.RECORDS_PROCESSED, 1.0),))
+    assert not [name for name, _ in samples(sink) if "_all_shards" in name]
+
+
+def test_reshards_leave_no_series_behind(fleet):
+    worker = fleet.start("w1", metrics="prometheus", shard_sync_interval=5.0)
+    delivered = len(fleet.put(6))
+    counts = []
+    for _ in range(6):
+        shards = fleet.open_shards()
+        fleet.kinesis.split(STREAM, shards[0])
+        fleet.wait(lambda before=shards: set(fleet.open_shards()) != set(before), what="the split")
+        payloads = fleet.put(6)
+        delivered += len(payloads)
+        fleet.wait_delivered(payloads)
+        if len(fleet.open_shards()) > 3:
+            first, second = sorted(fleet.open_shards())[-2:]
+            fleet.kinesis.merge(STREAM, first, second)
+        fleet.simulation.sleep(LEAVES_AFTER + 30)
+        page, _ = worker.prometheus_page()
+        found = [one for each in text_string_to_metric_families(page.decode()) for one in each.samples]
+        with_shards = {one.labels["shard"] for one in found if one.labels.get("shard")}
+        counts.append(len(with_shards))
+        assert with_shards == set(worker.leases)
+        (total,) = [one.value for one in found if one.name == ALL[0]]
+        assert total == delivered
+    assert max(counts) <= 5
 
 
 def test_a_shard_that_comes_back_goes_on_and_is_the_last_to_be_dropped(sink):
