@@ -41,6 +41,7 @@ def end(scope: LeaseScope) -> Signal:
     stream, events = scope.context.stream.name, scope.context.events
     children = tuple(sorted(child.shard_id for child in scope.children))
     progress.update = catalog.UPDATE_LEASE_AT_END
+    scope.begins_to_end()
     attempt = 0
     while True:
         checkpointer = EndCheckpointer(progress)
@@ -52,6 +53,7 @@ def end(scope: LeaseScope) -> Signal:
             return _write_end(scope)
         attempt += 1
         events.emit(ShardEndNotCheckpointed(shard=scope.key))
+        scope.stands(ShardEndNotCheckpointed.CODE, "shard_ended returned without checkpoint()")
         if scope.pause(backoff(attempt, scope.context.runtime.random(), first=1.0)):
             return Signal.STOP
 
@@ -78,6 +80,7 @@ def _write_end(scope: LeaseScope) -> Signal:
         except (TemporaryError, SetupError) as error:
             # A refused permission too: letting the lease go would only call shard_ended again and again.
             attempt += 1
+            scope.stands(error.code, f"its end cannot be written ({type(error).__name__})")
             if scope.failed(Activity.ENDING, error, attempt):
                 return Signal.STOP
 

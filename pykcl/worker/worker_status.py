@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from pykcl.config import Config
+from pykcl.planning.lifecycle import State
 from pykcl.runtime import Runtime, Task
 from pykcl.status import (
     WORKER_STATES,
@@ -110,7 +111,10 @@ class WorkerStatusReporter:
 
     def _lease(self, worker: LeaseWorker, task: Task, now: float) -> LeaseStatus:
         # Each asked once: the thread goes on meanwhile.
-        busy, held, behind = worker.busy, worker.scope.held, worker.scope.lag
+        busy, held, behind, state = worker.busy, worker.scope.held, worker.scope.lag, worker.state
+        if state is State.ENDING and worker.scope.end_began is not None:
+            # Nobody reads its children meanwhile.
+            behind = round(max(0.0, now - worker.scope.end_began) * 1000), now
         lease = held.lease if held else None
         call = None
         if busy is not None:
@@ -119,7 +123,7 @@ class WorkerStatusReporter:
             call = CallStatus(method=busy[0], seconds=seconds, stalled=stalled)
         return LeaseStatus(
             shard=worker.key,
-            state=worker.state.value,
+            state=state.value,
             thread=task.name,
             alive=task.is_alive(),
             checkpoint=str(lease.checkpoint) if lease else None,
