@@ -7,7 +7,14 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from pykcl.errors import ShardGone, TemporaryError
-from pykcl.events import DataLost, HashRangeRefused, LeaseCreated, LeaseDeleted, StartingAtLatest
+from pykcl.events import (
+    DataLost,
+    HashRangeRefused,
+    LeaseCreated,
+    LeaseDeleted,
+    LeaseRestored,
+    StartingAtLatest,
+)
 from pykcl.interfaces import Applied, Unknown
 from pykcl.metrics import catalog
 from pykcl.model import lease_writes
@@ -285,9 +292,8 @@ def create_lease(
     metadata = answer.lease.metadata if isinstance(answer, Applied) and answer.lease else None
     if metadata is None or metadata.owner != context.worker_id:
         return False
-    context.events.emit(
-        LeaseCreated(shard=lease.key, checkpoint=str(lease.checkpoint), reason=creation.reason.value)
-    )
+    kind = LeaseRestored if creation.reason is CreationReason.ROW_DELETED else LeaseCreated
+    context.events.emit(kind(shard=lease.key, checkpoint=str(lease.checkpoint), reason=creation.reason.value))
     if creation.refused_range:
         context.events.emit(HashRangeRefused(shard=lease.key, said=creation.refused_range))
     return True
