@@ -432,6 +432,21 @@ class DataLost(Event):
     resumed_at: str | None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnreadShardLost(DataLost):
+    """A shard had no lease, and Kinesis has dropped it. shard: it. checkpoint: where its reader would have begun.
+
+    first_key, last_key: its hash keys, decimal, both included; None where unknown. before: shards before it that have a
+    lease, and whose readers have not made one for it. after: the shards after it, which are read from their beginning.
+    """
+
+    TEXT = "a shard was trimmed before anybody had read it"
+    first_key: str | None
+    last_key: str | None
+    before: tuple[str, ...]
+    after: tuple[str, ...]
+
+
 _CODES_OF_HANDLERS = {
     "HandlerRanNothing": "E23", "NoState": "E24", "ResponseRefused": "E24", "StateNotKept": "E24",
 }  # fmt: skip
