@@ -56,9 +56,9 @@ class ProcessorWatchdog:
         """Measure a shard as behind by the time since its end was read, as no page does that any more: nobody reads its
         children before its end is written.
         """
-        meter, began = self._context.meter, worker.scope.end_began
-        if meter.is_on and began is not None and worker.state is State.ENDING:
-            behind = max(0.0, now - began) * 1000.0
+        meter, since = self._context.meter, worker.unwritten_end
+        if meter.is_on and since is not None:
+            behind = max(0.0, now - since) * 1000.0
             lag = (catalog.MILLIS_BEHIND_LATEST, behind), (catalog.APPLICATION_BEHIND_LATEST, behind)
             meter.summary(worker.key, lag)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from pykcl.config import Config
-from pykcl.planning.lifecycle import State
 from pykcl.runtime import Runtime, Task
 from pykcl.status import (
     WORKER_STATES,
@@ -111,10 +110,10 @@ class WorkerStatusReporter:
 
     def _lease(self, worker: LeaseWorker, task: Task, now: float) -> LeaseStatus:
         # Each asked once: the thread goes on meanwhile.
-        busy, held, behind, state = worker.busy, worker.scope.held, worker.scope.lag, worker.state
-        if state is State.ENDING and worker.scope.end_began is not None:
+        busy, held, behind = worker.busy, worker.scope.held, worker.scope.lag
+        if (since := worker.unwritten_end) is not None:
             # Nobody reads its children meanwhile.
-            behind = round(max(0.0, now - worker.scope.end_began) * 1000), now
+            behind = round(max(0.0, now - since) * 1000), now
         lease = held.lease if held else None
         call = None
         if busy is not None:
@@ -123,7 +122,7 @@ class WorkerStatusReporter:
             call = CallStatus(method=busy[0], seconds=seconds, stalled=stalled)
         return LeaseStatus(
             shard=worker.key,
-            state=state.value,
+            state=worker.state.value,
             thread=task.name,
             alive=task.is_alive(),
             checkpoint=str(lease.checkpoint) if lease else None,

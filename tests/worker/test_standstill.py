@@ -2,7 +2,7 @@
 
 import pytest
 
-from pykcl.events import LeaseReleased, RetriesExhausted
+from pykcl.events import LeaseReleased, ProcessorTimedOut, RetriesExhausted
 from pykcl.model.checkpoint import AT_TRIM_HORIZON, Checkpoint
 from pykcl.testing.fleet import EPOCH_MILLIS, STREAM, RecordingProcessor
 from pykcl.testing.memory.dynamodb import Fault
@@ -192,3 +192,14 @@ def test_an_end_that_is_written_at_once_leaves_no_note(new_fleet):
     fleet.wait(lambda: fleet.rows()[FIRST].is_ended, 60, "the end")
     metadata = fleet.rows()[FIRST].metadata
     assert metadata is None or metadata.standstill is None
+
+
+def test_a_worker_that_lost_the_lease_at_the_end_of_a_shard_is_behind_no_more(new_fleet):
+    """Another one may have written the end; the call that hangs here would be an alarm for ever."""
+    fleet = new_fleet(shards=1)
+    goes_on = fleet.simulation.runtime("w1").event()
+    worker = _at_the_end(fleet, lambda _: goes_on.wait(), processor_timeout=60.0)
+    fleet.wait(lambda: fleet.happened(ProcessorTimedOut), 120, "the loss")
+    (lease,) = worker.status().leases
+    assert lease.lag_age > 30
+    goes_on.set()
