@@ -172,9 +172,9 @@ _MISTAKES = (
     ),
     Mistake(
         "E29",
-        "A checkpoint changed under its owner",
-        "leave the rows of a working fleet alone; to move a checkpoint, stop the fleet, then: "
-        f"pykcl checkpoints reset {_OF} --shard SHARD with --to-datetime or another place",
+        "A lease row changed or deleted under its owner",
+        "leave the rows of a working fleet alone; to move a checkpoint, or to replay, stop the fleet, then: "
+        f"pykcl checkpoints reset {_OF} --shard SHARD with --to-earliest, --to-datetime or another place",
     ),
     Mistake(
         "E30",

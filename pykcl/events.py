@@ -262,6 +262,15 @@ class LeaseCreated(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseRestored(LeaseCreated):
+    """Somebody deleted its row. checkpoint: the last one that is known, from which the shard goes on."""
+
+    LEVEL = logging.WARNING
+    TEXT = "deleted row of a lease put back at its last checkpoint: to delete rows is no replay"
+    CODE = "E29"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class HashRangeRefused(Event):
     """Kinesis lists a shard with something else than a range of hash keys. It is left out of the lease's row, where it
     would keep Java workers from reading the table; Java creates no lease for such a shard. said: by Kinesis."""
@@ -368,7 +377,11 @@ class LeaseLost(Event):
         return _CODES_OF_LOSSES.get(self.reason)
 
 
-_CODES_OF_LOSSES = {LossReason.IDENTIFIER_IN_USE: "E08", LossReason.CHECKPOINT_CHANGED: "E29"}
+_CODES_OF_LOSSES = {
+    LossReason.IDENTIFIER_IN_USE: "E08",
+    LossReason.CHECKPOINT_CHANGED: "E29",
+    LossReason.ROW_DELETED: "E29",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -437,6 +450,21 @@ class DataLost(Event):
     shard: str
     checkpoint: str
     resumed_at: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnreadShardLost(DataLost):
+    """A shard had no lease, and Kinesis has dropped it. shard: it. checkpoint: where its reader would have begun.
+
+    first_key, last_key: its hash keys, decimal, both included; None where unknown. before: shards before it that have a
+    lease, and whose readers have not made one for it. after: the shards after it, which are read from their beginning.
+    """
+
+    TEXT = "a shard was trimmed before anybody had read it"
+    first_key: str | None
+    last_key: str | None
+    before: tuple[str, ...]
+    after: tuple[str, ...]
 
 
 _CODES_OF_HANDLERS = {

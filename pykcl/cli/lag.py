@@ -14,17 +14,20 @@ from pykcl.cli.output import Column, Format, format_option, render, repeat, watc
 from pykcl.cli.settings import worker_token
 from pykcl.cli.target import Target, fleet_options
 from pykcl.config import HTTP_TOKEN
-from pykcl.errors import ConfigError
+from pykcl.errors import ConfigError, PyKclError
 from pykcl.times import format_duration
 
 if TYPE_CHECKING:
     from pykcl.model.lease import Lease
-    from pykcl.operate.lag import LagSource, ShardLag, TotalLag
+    from pykcl.operate.lag import KinesisLag, LagSource, ShardLag, TotalLag
     from pykcl.operate.snapshot import TableSnapshot
     from pykcl.operate.states import Marks
+    from pykcl.operate.unleased import Unleased
     from pykcl.runtime import Runtime
 
 SOURCES = ("kinesis", "status", "cloudwatch")
+_MAX_UNLEASED = 5
+"""Shards without a lease with a hint each."""
 
 
 @click.command(cls=Verb)
@@ -76,7 +79,8 @@ def lag(
     """Show how far each shard is behind the tip of the stream.
 
     Needs --application or --table. The lag of a shard is the age of its oldest unread record; the lag of the fleet is
-    the largest of these. The lease table has no timestamps: --source selects the data source:
+    the largest of these. A shard without a lease counts, too: it waits for the end of its parents. The lease table has
+    no timestamps: --source selects the data source:
 
     \b
     kinesis     One GetShardIterator at each checkpoint and one GetRecords call for two records; on idle
@@ -89,12 +93,14 @@ def lag(
 
     _refuse_mixture(source, urls, token_file, namespace)
     runtime, scanner = SystemRuntime(), target.scanner()
-    lag_source = _other_source(target, source, urls, token_file, namespace, runtime)
+    source_of_lags = _Sources(
+        target, _other_source(target, source, urls, token_file, namespace, runtime), runtime
+    )
     marks: Marks | None = None
 
     def poll() -> tuple[str, int]:
-        nonlocal marks, lag_source
-        from pykcl.operate.lag import total_of, with_standstills
+        nonlocal marks
+        from pykcl.operate.lag import total_of
         from pykcl.operate.states import NO_MARKS, marks_among
 
         view = scanner.scan()
@@ -102,10 +108,7 @@ def lag(
             raise ConfigError(
                 "The table holds leases of several streams; lag can be asked of one stream only."
             )
-        leases = [view.leases[key] for key in sorted(view.leases)]
-        # The same one each time: it goes on where it ended on a shard without records.
-        lag_source = lag_source or kinesis_lag(target, view, runtime)
-        lags = with_standstills(leases, lag_source.lags(leases))
+        leases, lags = source_of_lags.measure(view)
         total = total_of(lags, max_behind)
         marks = marks_among((lease.actual_owner for lease in leases), marks or NO_MARKS)
         rows = [_row(lease, lags[lease.key], marks) for lease in leases]
@@ -117,10 +120,56 @@ def lag(
             "source": source,
         }
         facts = {name: value for name, value in facts.items() if value is not None}
-        hints = [*_hints(lags, total, max_behind), lag_source.cost]
+        hints = [*_hints(lags, total, max_behind), *source_of_lags.notes]
         return render(rows, _columns(), output, facts=facts, hints=hints), _code(total)
 
     sys.exit(repeat(watch, poll))
+
+
+class _Sources:
+    """The lags of all open shards, from scan to scan. other: a source that is not Kinesis."""
+
+    def __init__(self, target: Target, other: LagSource | None, runtime: Runtime) -> None:
+        self._target, self._other, self._runtime = target, other, runtime
+        # The same one each time: it goes on where it ended on a shard without records.
+        self._kinesis: KinesisLag | None = None
+        self._unlisted = ""
+
+    def measure(self, view: TableSnapshot) -> tuple[list[Lease], dict[str, ShardLag]]:
+        """Return the leases, with those that the shards without one are to get, and the lag of each.
+
+        Raises ConfigError, SetupError, TemporaryError.
+        """
+        from pykcl.operate.lag import with_standstills, with_unleased
+        from pykcl.operate.snapshot import time_of
+
+        leases, unleased = list(view.leases.values()), self._unleased(view)
+        planned = [one.lease for one in unleased]
+        # No worker reports what has no lease.
+        read = planned if self._other is not None else [*leases, *planned]
+        measured = dict(self._other.lags(leases)) if self._other is not None else {}
+        if self._kinesis is not None:
+            measured |= self._kinesis.lags(read)
+        now = round(time_of(view, self._runtime) * 1000)
+        lags = with_unleased(unleased, with_standstills(leases, measured), view.leases, now)
+        return sorted([*leases, *planned], key=lambda lease: lease.key), lags
+
+    def _unleased(self, view: TableSnapshot) -> list[Unleased]:
+        try:
+            self._kinesis = self._kinesis or kinesis_lag(self._target, view, self._runtime)
+            self._unlisted = ""
+            return self._kinesis.unleased(view.leases, view.unreadable.keys())
+        except PyKclError as error:
+            if self._other is None:
+                raise
+            self._unlisted = f"Shards without a lease were not looked for: {error}"
+            return []
+
+    @property
+    def notes(self) -> list[str]:
+        """What the last measurement cost, and lacks, as text."""
+        source = self._other or self._kinesis
+        return [*filter(None, (self._unlisted,)), *((source.cost,) if source is not None else ())]
 
 
 def _behind(total: TotalLag, output: Format) -> dict[str, Any]:
@@ -176,7 +225,7 @@ def _code(total: TotalLag) -> int:
 
 def kinesis_lag(
     target: Target, view: TableSnapshot, runtime: Runtime, *, max_reads: int | None = None
-) -> LagSource:
+) -> KinesisLag:
     """Return the lag by Kinesis of the given stream, else of the one that the leases name. max_reads: as there.
 
     Raises ConfigError, SetupError, TemporaryError.
@@ -223,12 +272,16 @@ def _hints(lags: dict[str, ShardLag] | Any, total: TotalLag, max_behind: float |
     from pykcl.operate.snapshot import short_shard
 
     found = []
+    unleased = [key for key, one in sorted(lags.items()) if one.verdict == "no lease"]
     if total.late and max_behind is not None:
         found.append(
             f"{total.late} of {len(lags)} shards are more than {format_duration(max_behind)} behind."
         )
-    for key, one in lags.items():
-        if one.verdict == "trimmed":
+    for key, one in sorted(lags.items()):
+        if one.verdict == "no lease":
+            if key in unleased[:_MAX_UNLEASED]:
+                found.append(f"{short_shard(key)} has no lease: {one.why}.")
+        elif one.verdict == "trimmed":
             found.append(
                 f"{short_shard(key)}: Kinesis has dropped the checkpointed record; unread ones behind it may be lost."
             )
@@ -236,4 +289,6 @@ def _hints(lags: dict[str, ShardLag] | Any, total: TotalLag, max_behind: float |
             found.append(f"{short_shard(key)} {one.why}. Do: pykcl doctor shows the commands.")
         elif one.behind is None:
             found.append(f"{short_shard(key)}: unknown. {one.why}")
+    if more := unleased[_MAX_UNLEASED:]:
+        found.append(f"{len(more)} more shards have no lease; -o wide shows why.")
     return found

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +12,7 @@ import click
 
 from pykcl.cli.console import print_notice, say
 from pykcl.cli.errors import ExitCode
+from pykcl.cli.lag import kinesis_lag
 from pykcl.cli.options import Duration, VerbGroup
 from pykcl.cli.output import (
     Colour,
@@ -27,7 +28,7 @@ from pykcl.cli.output import (
     watch_option,
 )
 from pykcl.cli.target import Target, complete_shards, fleet_options
-from pykcl.errors import printable
+from pykcl.errors import PyKclError, printable
 from pykcl.model.lease import Lease
 from pykcl.model.lease_item import LEADER_KIND, METRICS_KIND, MIGRATION_KIND
 from pykcl.operate.fleet import (
@@ -52,6 +53,7 @@ from pykcl.operate.states import (
     owner_kinds,
     states_of,
 )
+from pykcl.operate.unleased import Unleased
 from pykcl.planning.lease_deletion import Deletion
 from pykcl.runtime import SystemRuntime
 from pykcl.times import format_duration
@@ -187,10 +189,11 @@ def lease_answer(
     owner: str | None = None,
     wanted: frozenset[str] = frozenset(),
     before: Marks = NO_MARKS,
+    unleased: Iterable[Unleased] = (),
 ) -> Answer:
     """Return everything `leases list` shows. before: the marks of the scan before."""
     failover, is_known = known_failover(target.failover, found.snapshot.leases.values())
-    states = states_of(found, failover)
+    states = states_of(found, failover, unleased=unleased)
     kinds = owner_kinds(found.snapshot, found.renewed_after_end)
     fleet = fleet_of(found)
     owners = [status.owner for status in states.values()]
@@ -289,9 +292,9 @@ def _lease_row(status: LeaseStatus, kinds: Mapping[str, OwnerKind], found: Obser
             **row,
             "what": _what(status),
             "checkpoint": None,
-            "parents": [],
+            "parents": list(status.other.lease.parents) if isinstance(status.other, Unleased) else [],
             "children": [],
-            "waits_for": [],
+            "waits_for": list(status.waits_for),
         }
     owner = lease.actual_owner
     return {
@@ -357,7 +360,9 @@ def describe_answer(target: Target, found: Observation, key: str) -> Answer:
 
 
 def _what(status: LeaseStatus) -> str | None:
-    """Return what a row is that is not a lease."""
+    """Return what it is that is not a lease: a row of another kind, or a shard without a row."""
+    if isinstance(status.other, Unleased):
+        return status.other.reason
     return getattr(status.other, "kind", None) or getattr(status.other, "problem", None)
 
 
@@ -478,6 +483,7 @@ def list_leases(
     UNOWNED   has no owner
     WAITING   a parent shard has not ended, so it must not be read yet
     ENDED     its shard was read to the end
+    NO LEASE  a shard of the stream that is still to be read and has no row: it waits for the end of its parents
     FOREIGN   not a lease: a row that KCL 3.x keeps in the table
 
     Below the leases of a KCL 3.x fleet stand its leader and its workers, each with its last report of metrics.
@@ -495,7 +501,9 @@ def list_leases(
             if no_sample or watch is not None
             else sampler.poll_until_moved(target.failover, longest=sample, on_wait=print_wait)
         )
-        answer = lease_answer(target, found, owner=owner, wanted=wanted, before=marks)
+        unleased, unlisted = _unleased(target, found.snapshot)
+        answer = lease_answer(target, found, owner=owner, wanted=wanted, before=marks, unleased=unleased)
+        answer.hints.extend(unlisted)
         marks = answer.marks
         return lease_table(answer, output, all_rows=bool(wanted)), 0
 
@@ -613,6 +621,16 @@ def _reported(results: Any) -> Any:
 
 def _inert(text: str | None) -> str:
     return "-" if text is None else printable(text)
+
+
+def _unleased(target: Target, view: TableSnapshot) -> tuple[list[Unleased], list[str]]:
+    """Return the shards without a lease, and a hint if they cannot be listed: the leases alone are worth showing."""
+    if view.streams or (target.stream is None and view.stream_arn is None):
+        return [], []
+    try:
+        return kinesis_lag(target, view, SystemRuntime()).unleased(view.leases, view.unreadable.keys()), []
+    except PyKclError as error:
+        return [], [f"Shards without a lease are not shown: {error}"]
 
 
 def _scanner(target: Target) -> TableScanner:

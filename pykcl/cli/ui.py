@@ -26,7 +26,7 @@ from pykcl.runtime import SignalEvent
 from pykcl.worker.signals import stop_signals_go_to
 
 if TYPE_CHECKING:
-    from pykcl.operate.lag import LagSource
+    from pykcl.operate.lag import KinesisLag
     from pykcl.runtime import Runtime
 
 DEFAULT_BIND = "127.0.0.1:7654"
@@ -165,7 +165,7 @@ def refuse_missing_parts() -> None:
         )
 
 
-def _kinesis_lag(target: Target, runtime: Runtime) -> LagSource:
+def _kinesis_lag(target: Target, runtime: Runtime) -> KinesisLag:
     from pykcl.operate.snapshot import TableSnapshot
     from pykcl.ui.poller import READS_PER_ROUND
 

@@ -33,6 +33,7 @@ _SCAN_SECONDS = 0.25
 _DRAW_SECONDS = 0.15
 _ALARMS = {
     "DataLost": "records were trimmed before they were read",
+    "UnreadShardLost": "a shard was trimmed before anybody had read it",
     "ProcessorRaised": "a record processor raised",
     "AggregateRefused": "an aggregate was refused",
     "AggregateOutsideShard": "an aggregate reached another shard",

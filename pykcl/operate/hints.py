@@ -41,6 +41,7 @@ def hints_of(
     return [
         *_about_life(found, states, failover, is_known=is_known, is_led=is_led),
         *(fleet_hints(fleet) if is_whole else ()),
+        *_about_unleased(states),
         *_about_endings(states),
         *_about_oddities(states),
         *_about_others(states),
@@ -109,6 +110,18 @@ def _what_follows(active: Sequence[str], is_led: bool) -> str:
     if active:
         return "a live worker takes it on its next scan, unless it already holds max_leases."
     return "no counter moved, so perhaps no worker is running."
+
+
+def _about_unleased(states: Mapping[str, LeaseStatus]) -> Iterable[str]:
+    by_reason: dict[tuple[str, ...], list[str]] = {}
+    for key in _keys(states, LeaseState.NO_LEASE):
+        by_reason.setdefault(states[key].waits_for, []).append(key)
+    for waits_for, keys in list(by_reason.items())[:_MAX_NAMES]:
+        if waits_for:
+            what = f"{_named(waits_for)} has ended. Do: pykcl lag shows how long they wait."
+        else:
+            what = "a worker creates it: workers do that when they list the shards (shard_sync_interval)."
+        yield f"{_named(keys)} {'has' if len(keys) == 1 else 'have'} no lease. Nobody can read that before {what}"
 
 
 def _about_endings(states: Mapping[str, LeaseStatus]) -> Iterable[str]:
@@ -255,6 +268,9 @@ def _vanished(old: LeaseStatus) -> Iterator[LeaseChange]:
 
 
 def _changed(old: LeaseStatus, new: LeaseStatus) -> Iterator[LeaseChange]:
+    if old.state is LeaseState.NO_LEASE:
+        yield from _appeared(new)
+        return
     if old.lease is None or new.lease is None:
         if new.state is not old.state:
             yield LeaseChange("unreadable", f"its row is {new.state.value} now", new.key, tone="bad")

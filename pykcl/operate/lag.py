@@ -14,7 +14,7 @@ For a checkpoint within an aggregate the stream is described and its shards are 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -30,8 +30,10 @@ from pykcl.model.lease import Lease, first_read
 from pykcl.model.record import Record
 from pykcl.model.shard import HashRange, Shard, range_of_aggregates
 from pykcl.operate.hints import standstill_of
+from pykcl.operate.unleased import Unleased, unleased_shards
 from pykcl.operate.worker_status import WorkerReport
 from pykcl.runtime import Runtime, parallel_map
+from pykcl.times import format_duration
 
 MAX_PARALLEL = 16
 """Shards read at the same time."""
@@ -45,7 +47,7 @@ _MARGIN_MILLIS = 10_000
 """The next answer starts this much before the end of the last page: the two clocks differ a little."""
 
 Answer = TypeVar("Answer")
-Verdict = Literal["read", "reported", "standing", "ended", "gone", "trimmed", "unknown"]
+Verdict = Literal["read", "reported", "standing", "no lease", "ended", "gone", "trimmed", "unknown"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,14 +57,16 @@ class ShardLag:
     behind: seconds that its oldest unread record has been waiting; 0.0 without one; None where unknown. verdict:
     "standing": the shard does not get past its checkpoint, for the reason in `why`, as its worker has noted; "ended":
     the shard was read to its end; "reported": by a worker or CloudWatch; "gone": Kinesis has dropped the shard;
-    "trimmed": it has dropped the checkpointed record, and perhaps unread ones after it. why: the reason of an unknown
-    lag, as text. reads: number of GetRecords calls.
+    "trimmed": it has dropped the checkpointed record, and perhaps unread ones after it; "no lease": nobody can read the
+    shard yet, for the reason in `why`. why: the reason of an unknown lag, as text. reads: number of GetRecords calls.
+    is_at_end: the shard is closed, and nothing of it is unread; so only its end is still to be written.
     """
 
     behind: float | None
     verdict: Verdict = "read"
     why: str = ""
     reads: int = 0
+    is_at_end: bool = False
 
 
 class LagSource(Protocol):
@@ -127,6 +131,15 @@ class KinesisLag:
 
         return parallel_map(lag_of, by_key, self._runtime, max_threads=MAX_PARALLEL, name="lag")
 
+    def unleased(self, leases: Mapping[str, Lease], unreadable: Collection[str]) -> list[Unleased]:
+        """Return the shards that are still to be read and have no row. Lists the shards; the arguments are as in
+        `unleased_shards`. Raises SetupError, TemporaryError.
+        """
+        listing = self._patiently(self._stream.list_shards)
+        if not listing.complete:
+            raise TemporaryError("The shards could not be listed completely. Do: try again.")
+        return unleased_shards(self._start, listing.shards, leases, unreadable)
+
     def _lag_of(self, lease: Lease) -> ShardLag:
         if lease.is_ended:
             self._crossed.pop(lease.key, None)
@@ -169,7 +182,7 @@ class KinesisLag:
                 until = max(start.at_millis or 0, now - behind - _MARGIN_MILLIS)
                 self._crossed[lease.key] = _Crossed(lease.checkpoint, until, is_retained)
             if page.next_iterator is None or (behind == 0 and len(page.records) < _PAGE):
-                return ShardLag(0.0, reads=reads)
+                return ShardLag(0.0, reads=reads, is_at_end=page.next_iterator is None)
             iterator = page.next_iterator
         why = (
             f"{self._max_reads} reads found no record after the checkpoint; the shard is at most "
@@ -233,6 +246,52 @@ def with_standstills(leases: Sequence[Lease], lags: Mapping[str, ShardLag]) -> d
     return found
 
 
+def with_unleased(
+    unleased: Iterable[Unleased], lags: Mapping[str, ShardLag], leases: Mapping[str, Lease], now_millis: int
+) -> dict[str, ShardLag]:
+    """Return the lags; of a shard without a lease, which was measured as if it had one, with that as the verdict.
+
+    It is behind by the age of its oldest record, or for as long as the end of a parent is noted to be unwritten, which
+    it may be before the first record comes. now_millis: epoch milliseconds, by Kinesis' clock.
+    """
+    found = dict(lags)
+    for one in unleased:
+        lag = lags.get(one.key)
+        if lag is None:
+            continue
+        noted = [
+            (now_millis - note.since) / 1000
+            for parent in one.waits_for
+            if parent in leases
+            and (note := leases[parent].standstill) is not None
+            and parent in lags
+            and lags[parent].is_at_end
+        ]
+        behind = max((each for each in (lag.behind, *noted) if each is not None), default=None)
+        why = "; ".join(filter(None, (_reason_of(one, behind, lags, leases), lag.why)))
+        found[one.key] = replace(lag, behind=behind, verdict="no lease", why=why)
+    return found
+
+
+def _reason_of(
+    one: Unleased, behind: float | None, lags: Mapping[str, ShardLag], leases: Mapping[str, Lease]
+) -> str:
+    facts = [f"since {format_duration(behind)}"] if behind else []
+    for parent in one.waits_for:
+        lag, row = lags.get(parent), leases.get(parent)
+        name = parent if len(one.waits_for) > 1 else "it"
+        if row is None:
+            facts.append(
+                f"{name} has no lease either" if lag is not None else f"the row of {parent} is unreadable"
+            )
+        elif lag is not None and lag.is_at_end:
+            cause = row.standstill.cause if row.standstill is not None else ""
+            facts.append(f"{name} was read, and its end is not written{f': {cause}' if cause else ''}")
+        elif lag is not None and lag.behind:
+            facts.append(f"{name} is {format_duration(lag.behind)} behind")
+    return one.reason + (f" ({'; '.join(facts)})" if facts else "")
+
+
 @dataclass(frozen=True, slots=True)
 class TotalLag:
     """The lag of a fleet: that of the lease furthest behind.
@@ -279,7 +338,7 @@ class StatusLag:
         silent = f" No answer from {_some(self._problems)}." if self._problems else ""
         return (
             "The workers reported the lag of their reads, which may be ahead of their checkpoints. This cost nothing "
-            f"at AWS but the scan of the lease table.{silent}"
+            f"at AWS but the scan of the lease table, and the shards without a lease.{silent}"
         )
 
     def lags(self, leases: Sequence[Lease]) -> Mapping[str, ShardLag]:

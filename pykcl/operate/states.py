@@ -36,6 +36,7 @@ from typing import Literal
 from pykcl.model.lease import ForeignRow, Lease, UnreadableRow
 from pykcl.model.lease_item import METRICS_KIND
 from pykcl.operate.snapshot import Observation, TableSnapshot
+from pykcl.operate.unleased import Unleased
 from pykcl.planning.fleet_protocol import is_of_pykcl
 from pykcl.planning.shard_graph import FamilyTree
 
@@ -44,8 +45,8 @@ class LeaseState(Enum):
     """ACTIVE: owned, and its counter moved within the failover time. STALE: owned, and unchanged for at least the
     failover time: any live worker may take it. UNKNOWN: owned, and not watched for long enough. UNOWNED: without an
     owner. WAITING: owned or not, its parent has not ended, so it must not be read yet. ENDED: its shard was read to the
-    end. FOREIGN: a row that is not a lease, such as KCL 3.x's own. UNREADABLE: a row like a lease that cannot be
-    parsed.
+    end. NO_LEASE: a listed shard that is still to be read and has no row yet. FOREIGN: a row that is not a lease, such
+    as KCL 3.x's own. UNREADABLE: a row like a lease that cannot be parsed.
     """
 
     ACTIVE = "ACTIVE"
@@ -54,16 +55,18 @@ class LeaseState(Enum):
     UNOWNED = "UNOWNED"
     WAITING = "WAITING"
     ENDED = "ENDED"
+    NO_LEASE = "NO LEASE"
     FOREIGN = "FOREIGN"
     UNREADABLE = "UNREADABLE"
 
 
 @dataclass(frozen=True)
 class LeaseStatus:
-    """One row.
+    """One row, or a shard that is to get one.
 
-    lease: None for FOREIGN and UNREADABLE; other: the row itself then. moved: change of the counter between the last
-    two scans, None after one scan. unmoved_for: seconds. waits_for: parents that have not ended.
+    lease: None for NO_LEASE, FOREIGN and UNREADABLE; other: the shard, or the row itself, then. moved: change of the
+    counter between the last two scans, None after one scan. unmoved_for: seconds. waits_for: parents that have not
+    ended; of NO_LEASE, what `Unleased` has.
     """
 
     key: str
@@ -72,7 +75,7 @@ class LeaseStatus:
     moved: int | None = None
     unmoved_for: float = 0.0
     waits_for: tuple[str, ...] = ()
-    other: ForeignRow | UnreadableRow | None = None
+    other: ForeignRow | UnreadableRow | Unleased | None = None
 
     @property
     def owner(self) -> str | None:
@@ -80,10 +83,13 @@ class LeaseStatus:
         return self.lease.actual_owner if self.lease is not None else None
 
 
-def states_of(found: Observation, failover: float, tree: FamilyTree | None = None) -> dict[str, LeaseStatus]:
-    """Return the state of every row by key, sorted; rows that are not leases come last.
+def states_of(
+    found: Observation, failover: float, tree: FamilyTree | None = None, unleased: Iterable[Unleased] = ()
+) -> dict[str, LeaseStatus]:
+    """Return the state of every row by key, sorted; shards without a lease and rows that are not leases come last.
 
-    failover: seconds. tree: from a listing of the stream; by default from the rows alone.
+    failover: seconds. tree: from a listing of the stream; by default from the rows alone. unleased: of a listing that
+    may be older than the rows.
     """
     leases, unreadable = found.snapshot.leases, found.snapshot.unreadable
     tree = tree or FamilyTree.of(leases=leases)
@@ -104,6 +110,9 @@ def states_of(found: Observation, failover: float, tree: FamilyTree | None = Non
             unmoved_for,
             () if lease.is_ended else waits_for,
         )
+    for one in unleased:
+        if one.key not in leases and one.key not in unreadable:
+            states[one.key] = LeaseStatus(one.key, LeaseState.NO_LEASE, waits_for=one.waits_for, other=one)
     for key in sorted(unreadable):
         states[key] = LeaseStatus(key, LeaseState.UNREADABLE, other=unreadable[key])
     for row in sorted(found.snapshot.foreign, key=lambda one: one.key):

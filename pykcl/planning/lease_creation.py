@@ -18,7 +18,7 @@ from graphlib import TopologicalSorter
 
 from pykcl.model.checkpoint import AT_LATEST, AT_START_TIMESTAMP, AT_TRIM_HORIZON, Checkpoint, StartPosition
 from pykcl.model.lease import Lease, PykclMetadata, Row
-from pykcl.model.shard import Shard
+from pykcl.model.shard import HashRange, Shard, gaps
 from pykcl.planning.shard_graph import FamilyTree
 
 
@@ -289,6 +289,74 @@ def leases_before_end(
         )
         for key in _ancestors_first(missing)
     ]
+
+
+@dataclass(frozen=True, slots=True)
+class UnreadShard:
+    """A shard that Kinesis has dropped, and that nobody has read, as far as the rows show.
+
+    keys: its hash keys, as far as the shards after it show; None where they do not. before: rows of shards before it,
+    whose reader has not seen to it that it is read. after: shards that come after it, and get their leases now.
+    """
+
+    key: str
+    keys: HashRange | None
+    before: tuple[str, ...]
+    after: tuple[str, ...]
+
+
+def unread_shards(
+    creations: Iterable[LeaseCreation],
+    shards: Mapping[str, Shard],
+    leases: Mapping[str, Lease],
+    unreadable: Collection[str] = frozenset(),
+) -> list[UnreadShard]:
+    """Return the parents of new leases that were never read and cannot be any more, by shard id.
+
+    1) A writer that is no KCL ends the lease of a shard, and makes none for its children; 2) nobody lists the shards,
+    or the fleet is stopped; 3) retention takes the children; 4) their children get leases, as the oldest shards that
+    are listed. Whoever reads a shard makes the leases of its children before its row is deleted. So a parent without
+    row and shard, whose child has no lease either, was not read, unless the application began after it: then there is
+    no row of a shard before it. The arguments are as in `create_new_leases`.
+    """
+    missing: dict[str, list[Lease]] = {}
+    for lease in (plan.lease for plan in creations if plan.reason is not CreationReason.ROW_DELETED):
+        for parent in lease.parents:
+            if parent not in shards and parent not in leases and parent not in unreadable:
+                missing.setdefault(parent, []).append(lease)
+    tree = FamilyTree.of(shards.values(), leases)
+    known = shards.keys() | leases.keys() | set(unreadable)
+    followed = {key for key in leases if not known.isdisjoint(tree.children_of(key))}
+    found = []
+    for parent, after in sorted(missing.items()):
+        keys = [part for lease in after for part in _keys_beside_known_parents(lease, shards, leases)]
+        before = [
+            key
+            for key, row in sorted(leases.items())
+            if parent in row.children
+            or (
+                any(row.hash_range.overlaps(part) for part in keys)
+                if row.hash_range is not None and keys
+                else row.is_ended and key not in followed
+            )
+        ]
+        if before:
+            whole = (
+                HashRange(min(part.first for part in keys), max(part.last for part in keys)) if keys else None
+            )
+            found.append(UnreadShard(parent, whole, tuple(before), tuple(lease.key for lease in after)))
+    return found
+
+
+def _keys_beside_known_parents(
+    child: Lease, shards: Mapping[str, Shard], leases: Mapping[str, Lease]
+) -> list[HashRange]:
+    """Return the hash keys of the child that it has from parents that are not known; none where that is unknown."""
+    parents = [leases.get(parent) or shards.get(parent) for parent in child.parents]
+    ranges = [parent.hash_range for parent in parents if parent is not None]
+    if child.hash_range is None or None in ranges:
+        return []
+    return gaps((keys for keys in ranges if keys is not None), child.hash_range)
 
 
 def _below_a_gap(tree: FamilyTree, shards: Mapping[str, Shard], leased: Collection[str]) -> set[str]:

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -27,6 +27,7 @@ from pykcl.operate.states import (
     owner_kinds,
     states_of,
 )
+from pykcl.operate.unleased import Unleased
 from pykcl.operate.worker_status import StatusClient, WorkerReport
 from pykcl.runtime import Runtime, Task
 from pykcl.ui.state_store import Rates, StateStore
@@ -45,16 +46,20 @@ class LagPoller:
 
     A round of many shards is slow on purpose: all readers of a shard share its five reads a second.
 
+    The shards are listed for it, as one that has no lease yet is behind, too.
+
     source: opened for the first leases, and again after an error. every: seconds from one round to the
     next, if there are few shards.
     """
 
-    def __init__(self, source: Callable[[], LagSource], every: float, runtime: Runtime) -> None:
+    def __init__(self, source: Callable[[], ShardSource], every: float, runtime: Runtime) -> None:
         self._open, self._every, self._runtime = source, every, runtime
         self._lock = runtime.lock()
         self._over = runtime.event()
         self._leases: Sequence[Lease] = ()
-        self._source: LagSource | None = None
+        self._view = TableSnapshot()
+        self._unleased: Sequence[Unleased] = ()
+        self._source: ShardSource | None = None
         self._task: Task | None = None
         self._latest: dict[str, Measured] = {}
         self._problem = ""
@@ -65,16 +70,24 @@ class LagPoller:
     def stop(self) -> None:
         self._over.set()
 
-    def watch(self, leases: Sequence[Lease]) -> None:
-        """Set the leases of the next round: those that may be read now."""
+    def watch(self, leases: Sequence[Lease], view: TableSnapshot) -> None:
+        """Set the leases of the next round: those that may be read now, and those that shards without one are to get.
+
+        view: the scan that they are from.
+        """
         with self._lock:
-            self._leases = tuple(leases)
+            self._leases, self._view = tuple(leases), view
             for gone in self._latest.keys() - {lease.key for lease in leases}:
                 del self._latest[gone]
 
     def latest(self) -> dict[str, Measured]:
         with self._lock:
             return dict(self._latest)
+
+    def unleased(self) -> Sequence[Unleased]:
+        """Return the shards that had no lease when they were listed last."""
+        with self._lock:
+            return self._unleased
 
     @property
     def problem(self) -> str:
@@ -97,9 +110,8 @@ class LagPoller:
             with self._lock:
                 leases = self._leases
             try:
-                self._round(leases)
-                self._problem = ""
-                rest = self._every if leases else 0.5
+                self._problem = self._round(leases)
+                rest = self._every if leases or self._source is not None else 0.5
             except PyKclError as error:
                 self._problem = str(error)
                 rest = _PAUSE_AFTER_ERROR
@@ -112,12 +124,16 @@ class LagPoller:
                 rest, self._source = _PAUSE_AFTER_ERROR, None
             self._over.wait(max(0.2, rest - (self._runtime.monotonic() - started)))
 
-    def _round(self, leases: Sequence[Lease]) -> None:
-        if leases and self._source is None:
+    def _round(self, leases: Sequence[Lease]) -> str:
+        """Return what could not be found out, as text."""
+        with self._lock:
+            view = self._view
+        if view.leases and self._source is None:
             self._source = self._open()
+        unlisted = self._list(self._source, view) if self._source is not None else ""
         for first in range(0, len(leases), MAX_PARALLEL):
             if self._over.is_set() or self._source is None:
-                return
+                break
             started = self._runtime.monotonic()
             part = leases[first : first + MAX_PARALLEL]
             now_leases = self._as_they_are(part)
@@ -132,11 +148,30 @@ class LagPoller:
                 spent = self._runtime.monotonic() - started
                 self._over.wait(max(0.0, MAX_PARALLEL / SHARDS_PER_SECOND - spent))
 
+        return unlisted
+
+    def _list(self, source: ShardSource, view: TableSnapshot) -> str:
+        unleased: Sequence[Unleased] = ()
+        problem = ""
+        try:
+            unleased = source.unleased(view.leases, view.unreadable.keys())
+        except PyKclError as error:
+            problem = f"Shards without a lease are not shown: {error}"
+        with self._lock:
+            self._unleased = unleased
+        return problem
+
     def _as_they_are(self, leases: Sequence[Lease]) -> list[Lease]:
         """Return the leases of the latest scan: those at the start of a long round are old."""
         with self._lock:
             now = {lease.key: lease for lease in self._leases}
         return [now[lease.key] for lease in leases if lease.key in now]
+
+
+class ShardSource(LagSource, Protocol):
+    """Measures the lag of leases, and finds the shards without one."""
+
+    def unleased(self, leases: Mapping[str, Lease], unreadable: Collection[str]) -> list[Unleased]: ...
 
 
 _WORDS = {
@@ -303,9 +338,10 @@ class FleetPoller:
     def _scanned(self, found: Observation) -> None:
         failover, _ = known_failover(self.fleet.failover, found.snapshot.leases.values())
         now = self._runtime.utcnow_millis()
-        states = states_of(found, failover)
+        unleased = self._lags.unleased() if self._lags is not None else ()
+        states = states_of(found, failover, unleased=unleased)
         kinds = owner_kinds(found.snapshot, found.renewed_after_end)
-        self._request_lags(states)
+        self._request_lags(states, found.snapshot)
         lags = self._known_lags(states, now)
         pages = self._workers.latest() if self._workers is not None else []
         fleet = fleet_of(found)
@@ -370,11 +406,11 @@ class FleetPoller:
         """Return the changes since the previous scan; none for the first one."""
         return changes_between(self._before.states, states) if self._before.has_scanned else []
 
-    def _request_lags(self, states: Mapping[str, LeaseStatus]) -> None:
+    def _request_lags(self, states: Mapping[str, LeaseStatus], view: TableSnapshot) -> None:
         if self._lags is None:
             return
         known = self._lags_of_workers(states, 0)
-        self._lags.watch([lease for key, lease in _readable(states) if key not in known])
+        self._lags.watch([lease for key, lease in _readable(states) if key not in known], view)
 
     def _known_lags(self, states: Mapping[str, LeaseStatus], now: int) -> dict[str, Measured]:
         found = dict(self._lags.latest()) if self._lags is not None else {}
@@ -451,7 +487,9 @@ def shown_long(text: str) -> str:
 
 
 def _readable(states: Mapping[str, LeaseStatus]) -> Iterable[tuple[str, Lease]]:
-    """Yield the leases that have a lag: neither ended nor waiting for parents."""
+    """Yield the leases that have a lag: neither ended nor waiting for parents, or still to be created."""
     for key, status in states.items():
-        if status.lease is not None and status.state not in (LeaseState.ENDED, LeaseState.WAITING):
+        if isinstance(status.other, Unleased):
+            yield key, status.other.lease
+        elif status.lease is not None and status.state not in (LeaseState.ENDED, LeaseState.WAITING):
             yield key, status.lease

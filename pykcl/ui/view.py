@@ -30,6 +30,7 @@ from pykcl.operate.states import (
     OwnerKind,
     OwnerMark,
 )
+from pykcl.operate.unleased import Unleased
 from pykcl.operate.worker_status import WorkerReport
 
 
@@ -114,7 +115,10 @@ def _row(status: LeaseStatus, lag: Measured | None, at: int) -> dict[str, Any]:
     row: dict[str, Any] = {"name": shown(short_shard(status.key)), "state": status.state.value}
     lease = status.lease
     if lease is None:
-        return {**row, "what": _what(status.other)}
+        row["what"] = _what(status.other)
+        if isinstance(status.other, Unleased):
+            row |= {"parents": list(status.other.lease.parents), "waits": list(status.waits_for), **_lag(lag)}
+        return row
     row |= {
         "owner": lease.actual_owner,
         "checkpoint": shown(str(lease.checkpoint)),
@@ -131,17 +135,25 @@ def _row(status: LeaseStatus, lag: Measured | None, at: int) -> dict[str, Any]:
     kib = throughput_of(lease)
     if kib is not None:
         row["kib"] = round(kib, 3)
-    if lag is not None and not lease.is_ended:
-        row["lag"] = {
+    return row if lease.is_ended else {**row, **_lag(lag)}
+
+
+def _lag(lag: Measured | None) -> dict[str, Any]:
+    if lag is None:
+        return {}
+    return {
+        "lag": {
             "at": lag.at,
             "behind": None if lag.behind is None else round(lag.behind, 3),
             "source": lag.source,
             **({"why": shown(lag.why)} if lag.why else {}),
         }
-    return row
+    }
 
 
-def _what(other: ForeignRow | UnreadableRow | None) -> str:
+def _what(other: ForeignRow | UnreadableRow | Unleased | None) -> str:
+    if isinstance(other, Unleased):
+        return shown(other.reason)
     if isinstance(other, ForeignRow):
         return shown(other.kind)
     return shown(other.problem) if other is not None else ""

@@ -14,7 +14,7 @@ from pykcl.metrics.meter import Meter
 from pykcl.model import lease_writes
 from pykcl.model.checkpoint import Checkpoint
 from pykcl.model.fleet_rows import decimal_text
-from pykcl.model.lease import Lease, PykclMetadata, UnreadableRow
+from pykcl.model.lease import Lease, PykclMetadata, Standstill, UnreadableRow
 from pykcl.model.lease_writes import LeaseWrite, is_checkpoint_of_others
 from pykcl.runtime import Event, Runtime
 from pykcl.worker.signals import OwnProcess
@@ -82,13 +82,22 @@ class HeldLease:
         self._own_process = OwnProcess()
         self._throughput = Throughput(sent)
         self._asked_at: float | None = None
-        self.standstill = lease.standstill
-        """The note that the row is to have: heartbeats write it, and remove it. Set by the lease worker's thread."""
+        self._note: tuple[Standstill | None, float] = (lease.standstill, 0.0)
 
     @property
     def lease(self) -> Lease:
         with self._state:
             return self._lease
+
+    @property
+    def standstill(self) -> Standstill | None:
+        """The note that the row is to have by now: heartbeats write it, and remove it."""
+        note, since = self._note
+        return note if self._runtime.monotonic() >= since else None
+
+    def note(self, standstill: Standstill | None, *, since: float = 0.0) -> None:
+        """Set the note. Called by the lease worker's thread. since: when the row is to have it, monotonic seconds."""
+        self._note = (standstill, since)
 
     @property
     def next_owner(self) -> str | None:
@@ -313,7 +322,7 @@ class HeldLease:
         """
         note = self.standstill
         if note is not None:
-            self.standstill = replace(note, handed_back=note.handed_back + 1)
+            self.note(replace(note, handed_back=note.handed_back + 1))
 
         def leaving(lease: Lease) -> LeaseWrite:
             end = lease_writes.release if lease.checkpoint_owner is None else lease_writes.hand_over

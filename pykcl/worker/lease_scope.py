@@ -31,7 +31,8 @@ class LeaseScope:
 
     wake: set by whoever has news for the thread. stop_requested: the worker stops. held: None until the lease is taken.
     why_handed_back: the cause to report if the lease is. processor, progress: None until the processor was initialized.
-    children: of the shard, once it was read to its end. has_answered: Kinesis has answered a read. lag: milliseconds
+    children: of the shard, once it was read to its end. end_began: when that was, monotonic seconds;
+    None before. has_answered: Kinesis has answered a read. lag: milliseconds
     behind the tip by the last page, and when that came
     (monotonic seconds). waits_for_acks: the thread does nothing else, except checkpoints. acks_until: the end of that
     wait once a stop was requested, monotonic seconds.
@@ -60,6 +61,7 @@ class LeaseScope:
         self.processor: RecordProcessor | None = None
         self.progress: Progress | None = None
         self.children: tuple[Shard, ...] = ()
+        self.end_began: float | None = None
         self.has_answered = False
         self.lag: tuple[int, float] | None = None
         self._takeover = TakeoverTimer(context.meter, plan, still_for)
@@ -126,19 +128,30 @@ class LeaseScope:
             since, note = now, known or Standstill(at, self.context.stream.server_time_millis())
         note = replace(note, records=records, code=(code or "")[:MAX_CAUSE], cause=cause[:MAX_CAUSE])
         self._failing = (since, note)
-        if known is not None or now - since >= self.context.config.failover_time:
-            held.standstill = note
+        held.note(note, since=now if known is not None else since + self.context.config.failover_time)
+
+    def begins_to_end(self) -> None:
+        """The shard was read to its end, which is to be written now. As long as that is not done its children have no
+        lease, so the row gets a note, unless a former owner has left one. No thread is needed for that: it may hang.
+        """
+        now, held = self.context.runtime.monotonic(), self.mine
+        if self.end_began is None:
+            self.end_began = now
+        if held.standstill is None:
+            at, since = held.lease.checkpoint, self.context.stream.server_time_millis()
+            note = Standstill(at, since, cause="shard_ended has not returned")
+            held.note(note, since=now + self.context.config.failover_time)
 
     def gets_on(self) -> None:
         """The shard has got past what held it up, or has no record that could: its row needs no note of that."""
         self._failing = None
         if self.held is not None:
-            self.held.standstill = None
+            self.held.note(None)
 
     def leave(self) -> Lease:
         """Let the lease go, with a note of what fails at this moment. Returns and raises as `HeldLease.leave`."""
         if self._failing is not None:
-            self.mine.standstill = self._failing[1]
+            self.mine.note(self._failing[1])
         return self.mine.leave()
 
     # -- stopping and waiting ----------------------------------------------------------------------------------

@@ -95,6 +95,16 @@ class LeaseWorker:
         return self.state in FINAL
 
     @property
+    def unwritten_end(self) -> float | None:
+        """When the end of the shard was read (monotonic seconds), while this worker has the lease and is to write it.
+
+        None otherwise: once the lease is lost, another worker may have written the end, whatever this thread does.
+        """
+        held = self.scope.held
+        is_ending = self.state is State.ENDING and held is not None and not held.is_over
+        return self.scope.end_began if is_ending else None
+
+    @property
     def deleted_lease(self) -> Lease | None:
         """The lease as last written, if somebody deleted its row under this worker, which was its owner."""
         held = self.scope.held

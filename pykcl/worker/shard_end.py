@@ -9,8 +9,9 @@ from pykcl.events import DataLost, ShardEnded, ShardEndNotCheckpointed
 from pykcl.metrics import catalog
 from pykcl.model import lease_writes
 from pykcl.model.absence import Absence
+from pykcl.model.lease import Lease
 from pykcl.model.shard import Shard
-from pykcl.planning.lease_creation import leases_before_end, started_at_latest
+from pykcl.planning.lease_creation import leases_before_end, started_at_latest, unread_shards
 from pykcl.planning.lifecycle import Signal
 from pykcl.planning.read_schedule import backoff
 from pykcl.planning.shard_graph import FamilyTree, is_youngest
@@ -21,7 +22,7 @@ from pykcl.worker.context import Context
 from pykcl.worker.held_leases import HeldLease
 from pykcl.worker.lease_scope import LeaseScope
 from pykcl.worker.processor_calls import CallResult
-from pykcl.worker.shard_sync import create_lease
+from pykcl.worker.shard_sync import create_lease, report_unread
 from pykcl.worker.stream_identity import denied_once
 
 NOT_RETURNED = {
@@ -41,6 +42,7 @@ def end(scope: LeaseScope) -> Signal:
     stream, events = scope.context.stream.name, scope.context.events
     children = tuple(sorted(child.shard_id for child in scope.children))
     progress.update = catalog.UPDATE_LEASE_AT_END
+    scope.begins_to_end()
     attempt = 0
     while True:
         checkpointer = EndCheckpointer(progress)
@@ -52,6 +54,7 @@ def end(scope: LeaseScope) -> Signal:
             return _write_end(scope)
         attempt += 1
         events.emit(ShardEndNotCheckpointed(shard=scope.key))
+        scope.stands(ShardEndNotCheckpointed.CODE, "shard_ended returned without checkpoint()")
         if scope.pause(backoff(attempt, scope.context.runtime.random(), first=1.0)):
             return Signal.STOP
 
@@ -78,6 +81,7 @@ def _write_end(scope: LeaseScope) -> Signal:
         except (TemporaryError, SetupError) as error:
             # A refused permission too: letting the lease go would only call shard_ended again and again.
             attempt += 1
+            scope.stands(error.code, f"its end cannot be written ({type(error).__name__})")
             if scope.failed(Activity.ENDING, error, attempt):
                 return Signal.STOP
 
@@ -125,26 +129,32 @@ def children_of_a_gone_shard(context: Context, held: HeldLease, absence: Absence
 def _ensure_lease(context: Context, held: HeldLease, child: Shard) -> None:
     if context.table.read(child.shard_id) is not None:
         return
-    creations = leases_before_end(child, context.config.start_position, *_surroundings(context, held, child))
+    shards, leased, started_at, leases = _surroundings(context, held, child)
+    creations = leases_before_end(child, context.config.start_position, shards, leased, started_at)
+    unread = unread_shards(creations, shards, leases, leased)
     for creation in creations:
         # Creations are not fenced by our counter. A reader that froze before this line would put a row that others
         # have read and deleted since, and its records would come a second time; whoever wakes up here finds that the
         # time it may believe in its lease has run out. What remains is a freeze while the request is on its way.
         held.check()
-        create_lease(context, creation, catalog.CREATE_LEASE_AT_END)
+        if create_lease(context, creation, catalog.CREATE_LEASE_AT_END):
+            # By whoever created the lease, and so once: what fails here is tried again and again.
+            for one in unread:
+                if creation.lease.key == one.after[0]:
+                    report_unread(context, one)
 
 
 def _surroundings(
     context: Context, held: HeldLease, child: Shard
-) -> tuple[dict[str, Shard], set[str], int | None]:
-    """Facts that the lease of `child` depends on: the shards, the leased keys, and the time of a start at LATEST.
+) -> tuple[dict[str, Shard], set[str], int | None, dict[str, Lease]]:
+    """Facts that the lease of `child` depends on: the shards, the leased keys, the time of a start at LATEST, the rows.
 
     Without other parents to read, none of it does.
     """
     leased = {held.key}
     others = [parent for parent in child.parents if parent != held.key]
     if all(context.table.read(parent) is not None for parent in others):
-        return {}, leased, None
+        return {}, leased, None, {}
     listing = context.stream.list_shards()
     if not listing.complete:
         raise TemporaryError(f"The shards could not be listed completely before ending {held.key}.")
@@ -154,4 +164,4 @@ def _surroundings(
     shards = listing.by_id
     tree = FamilyTree.of([child, *shards.values()])
     context.expired_shards.confirm(tree.unaccounted([child.shard_id], leased))
-    return shards, leased, started_at_latest(rows)
+    return shards, leased, started_at_latest(rows), {row.key: row for row in rows if isinstance(row, Lease)}

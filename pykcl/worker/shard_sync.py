@@ -7,15 +7,29 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from pykcl.errors import ShardGone, TemporaryError
-from pykcl.events import DataLost, HashRangeRefused, LeaseCreated, LeaseDeleted, StartingAtLatest
+from pykcl.events import (
+    DataLost,
+    HashRangeRefused,
+    LeaseCreated,
+    LeaseDeleted,
+    LeaseRestored,
+    StartingAtLatest,
+    UnreadShardLost,
+)
 from pykcl.interfaces import Applied, Unknown
 from pykcl.metrics import catalog
 from pykcl.model import lease_writes
-from pykcl.model.checkpoint import LATEST, Checkpoint, ReadFrom
+from pykcl.model.checkpoint import AT_TRIM_HORIZON, LATEST, Checkpoint, ReadFrom
 from pykcl.model.lease import Lease, PykclMetadata
 from pykcl.model.shard import Shard, ShardListing
 from pykcl.planning.lease_assignment import Acquisition
-from pykcl.planning.lease_creation import CreationReason, LeaseCreation, create_new_leases
+from pykcl.planning.lease_creation import (
+    CreationReason,
+    LeaseCreation,
+    UnreadShard,
+    create_new_leases,
+    unread_shards,
+)
 from pykcl.planning.lease_deletion import Deletion, garbage_candidates, plan_deletions
 from pykcl.planning.lease_view import LeaseView
 from pykcl.planning.read_schedule import backoff
@@ -58,6 +72,7 @@ class ShardSync:
         self._latest = LatestStart(context, must_stop)
         self._restorer = DeletedLeaseRestorer(context.config.loss_noticed_within, self._report_loss)
         self._cleaner = LeaseCleaner(context, must_stop)
+        self._reported_unread: set[str] = set()
         self._listing_failures = 0
         self.next_listing = 0.0
         self.shards: Mapping[str, Shard] = {}
@@ -220,6 +235,7 @@ class ShardSync:
         if at_latest and not self._known_leases(listing):
             since = self._latest.since
             self._context.events.emit(StartingAtLatest(shards=at_latest, server_time_millis=since))
+        self._report_unread(listing, creations)
         for plan in creations:
             if self._must_stop():
                 return False
@@ -228,6 +244,14 @@ class ShardSync:
         if creations:
             self._scan(False)
         return True
+
+    def _report_unread(self, listing: ShardListing, creations: Sequence[LeaseCreation]) -> None:
+        """Report shards that nobody has read and nobody can, before the leases after them: those hide it for good."""
+        leases, unreadable = self._known_leases(listing), self._view.unreadable.keys()
+        for one in unread_shards(creations, listing.by_id, leases, unreadable):
+            if one.key not in self._reported_unread:
+                self._reported_unread.add(one.key)
+                report_unread(self._context, one)
 
     @property
     def must_finish_the_start(self) -> bool:
@@ -285,12 +309,27 @@ def create_lease(
     metadata = answer.lease.metadata if isinstance(answer, Applied) and answer.lease else None
     if metadata is None or metadata.owner != context.worker_id:
         return False
-    context.events.emit(
-        LeaseCreated(shard=lease.key, checkpoint=str(lease.checkpoint), reason=creation.reason.value)
-    )
+    kind = LeaseRestored if creation.reason is CreationReason.ROW_DELETED else LeaseCreated
+    context.events.emit(kind(shard=lease.key, checkpoint=str(lease.checkpoint), reason=creation.reason.value))
     if creation.refused_range:
         context.events.emit(HashRangeRefused(shard=lease.key, said=creation.refused_range))
     return True
+
+
+def report_unread(context: Context, found: UnreadShard) -> None:
+    """Report a shard that nobody has read and nobody can."""
+    keys = found.keys
+    context.events.emit(
+        UnreadShardLost(
+            shard=found.key,
+            checkpoint=str(AT_TRIM_HORIZON),
+            resumed_at=None,
+            first_key=None if keys is None else str(keys.first),
+            last_key=None if keys is None else str(keys.last),
+            before=found.before,
+            after=found.after,
+        )
+    )
 
 
 class LatestStart:

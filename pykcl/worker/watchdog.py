@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable, Sequence
 
 from pykcl.errors import SetupError
 from pykcl.events import LossReason, ProcessorReturned, ProcessorSlow, ProcessorTimedOut, RecordNotAcked
+from pykcl.metrics import catalog
 from pykcl.model.checkpoint import Checkpoint
 from pykcl.model.lease import Lease
 from pykcl.planning.lease_view import LeaseView, Namesakes
@@ -36,6 +37,7 @@ class ProcessorWatchdog:
         current: dict[tuple[str, float], str] = {}
         for worker, task in workers:
             self._check_acks(worker, now)
+            self._measure_ending(worker, now)
             busy = worker.scope.calls.busy
             if busy is None or now - busy[1] < config.processor_warn_after:
                 continue
@@ -49,6 +51,16 @@ class ProcessorWatchdog:
             if (shard, since) not in current:
                 self._context.events.emit(ProcessorReturned(shard=shard, method=method, seconds=now - since))
         self._reported = current
+
+    def _measure_ending(self, worker: LeaseWorker, now: float) -> None:
+        """Measure a shard as behind by the time since its end was read, as no page does that any more: nobody reads its
+        children before its end is written.
+        """
+        meter, since = self._context.meter, worker.unwritten_end
+        if meter.is_on and since is not None:
+            behind = max(0.0, now - since) * 1000.0
+            lag = (catalog.MILLIS_BEHIND_LATEST, behind), (catalog.APPLICATION_BEHIND_LATEST, behind)
+            meter.summary(worker.key, lag)
 
     def _check_acks(self, worker: LeaseWorker, now: float) -> None:
         """Report the record that holds up the checkpoint of its shard, once; `processor_timeout` costs the lease."""

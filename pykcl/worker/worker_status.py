@@ -111,6 +111,9 @@ class WorkerStatusReporter:
     def _lease(self, worker: LeaseWorker, task: Task, now: float) -> LeaseStatus:
         # Each asked once: the thread goes on meanwhile.
         busy, held, behind = worker.busy, worker.scope.held, worker.scope.lag
+        if (since := worker.unwritten_end) is not None:
+            # Nobody reads its children meanwhile.
+            behind = round(max(0.0, now - since) * 1000), now
         lease = held.lease if held else None
         call = None
         if busy is not None:

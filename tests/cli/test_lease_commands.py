@@ -386,6 +386,37 @@ def test_lag_is_zero_at_the_tip_and_a_breach_exits_with_3(aws, server):
     assert "1 of 2 shards are more than 0.0s behind" in found.output
 
 
+def test_a_shard_without_a_lease_is_behind_and_listed(aws, server):
+    """Its parent was read, and the end of that cannot be written: all the rows look healthy."""
+    last = server.kinesis.put_record("orders", b"x", "key", 0).sequence_number
+    server.kinesis.split("orders", shard(0))
+    server.kinesis.put_record("orders", b"x", "key", 0)
+    put(aws, Lease(shard(0), Checkpoint(last), owner="w1"), Lease(shard(1), AT_TRIM_HORIZON, owner="w1"))
+    asked = ("--app", APP, "--stream", "orders")
+    found = CliRunner().invoke(main, ["lag", *asked, "-o", "json"])
+    assert found.exit_code == 0
+    rows = {row["shard"]: row for row in json.loads(found.output)["rows"]}
+    assert [rows[shard(number)]["verdict"] for number in (0, 1, 2, 3)] == [
+        "read",
+        "read",
+        "no lease",
+        "no lease",
+    ]
+    assert "its end is not written" in rows[shard(2)]["why"]
+    assert f"002 has no lease: waits for the end of {shard(0)}" in pykcl("lag", *asked)
+    told = pykcl("leases", "list", *asked, "--no-sample")
+    assert "2 UNKNOWN, 2 NO LEASE" in told
+    assert re.search(r"^002 +NO LEASE .* 000$", told, re.MULTILINE)
+    assert "hint: 002, 003 have no lease. Nobody can read that before 000 has ended." in told
+
+
+def test_leases_are_listed_where_the_shards_cannot_be(aws):
+    put(aws, *FLEET)
+    told = pykcl("leases", "list", "--app", APP, "--stream", "nowhere", "--no-sample")
+    assert "Shards without a lease are not shown: " in told
+    assert re.search(r"^000 +UNKNOWN +w1", told, re.MULTILINE)
+
+
 def test_lag_asks_for_the_stream_where_the_table_does_not_tell(aws):
     put(aws, *FLEET)
     assert "Do: --stream NAME" in pykcl("lag", "--app", APP, code=1)

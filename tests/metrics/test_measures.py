@@ -324,6 +324,25 @@ def _expired(fleet):
     )
 
 
+def test_a_shard_whose_end_is_not_written_is_behind_by_the_time_since_it_was_read(fleet):
+    """Nobody reads its children meanwhile, and no page says so."""
+    goes_on = fleet.simulation.runtime("w1").event()
+
+    class Hanging(RecordingProcessor):
+        def shard_ended(self, end):
+            goes_on.wait()
+
+    _, sink = started(fleet, "w1", processor=lambda: Hanging("w1", fleet.ledger))
+    fleet.wait_delivered(fleet.put(10))
+    fleet.kinesis.split("orders", FIRST)
+    fleet.wait(
+        lambda: max(sink.of(catalog.MILLIS_BEHIND_LATEST, FIRST), default=0.0) > 30_000.0, what="the lag"
+    )
+    assert max(sink.of(catalog.APPLICATION_BEHIND_LATEST)) > 30_000.0
+    goes_on.set()
+    fleet.wait(lambda: fleet.rows()[FIRST].is_ended, what="the end")
+
+
 def _stalled(fleet):
     fleet.kinesis.put_record("orders", b"hang", "key")
 

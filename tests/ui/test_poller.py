@@ -8,7 +8,9 @@ from fleet_table import JAVA, at, ended, lease, metrics_item, note, shard
 from ui_page import Page
 
 from pykcl.errors import SetupError, TemporaryError
-from pykcl.operate.snapshot import MAX_SHOWN
+from pykcl.model.shard import Shard
+from pykcl.operate.lag import ShardLag
+from pykcl.operate.snapshot import MAX_SHOWN, TableSnapshot
 from pykcl.operate.states import COLOURS, SHAPES, mark_of
 from pykcl.ui.poller import QUIET_PAUSE, Fleet, FleetPoller, LagPoller
 from pykcl.ui.state_store import MAX_WAITING, VISIT_SECONDS, Broadcast, Rates, StateStore
@@ -272,6 +274,41 @@ def test_lag_is_asked_of_what_can_be_read_and_told_with_its_source(live_table):
         assert "5 reads a second" in whole["facts"]["lagSource"]
 
 
+def test_a_shard_without_a_lease_is_shown_with_its_lag_and_what_it_waits_for(live_table):
+    live_table.put(lease(1, "w"))
+    with Page(live_table) as page:
+        page.lags.shards = [Shard(shard(1), ending_sequence_number="9"), Shard(shard(2), (shard(1),))]
+        page.lags.behind[shard(2)] = 40.0
+        browser = page.browser()
+        whole = browser.state(lambda told: told["rows"].get(shard(2), {}).get("lag"))
+        row = whole["rows"][shard(2)]
+        assert (row["state"], row["what"]) == ("NO LEASE", f"waits for the end of {shard(1)}")
+        assert (row["lag"]["behind"], row["waits"]) == (40.0, [shard(1)])
+        assert whole["facts"]["counts"]["NO LEASE"] == 1
+        assert any("002 has no lease" in hint for hint in whole["facts"]["hints"])
+        live_table.put(ended(1, 2), lease(2, "w", parents=(shard(1),)))
+        whole = browser.state(lambda told: told["rows"][shard(2)].get("owner"))
+        assert "NO LEASE" not in whole["facts"]["counts"]
+
+
+def test_shards_that_cannot_be_listed_leave_the_lag_of_the_leases(clock):
+    class Source:
+        cost = ""
+
+        def lags(self, leases):
+            return {one.key: ShardLag(3.0) for one in leases}
+
+        def unleased(self, leases, unreadable):
+            raise SetupError("listing the shards is not permitted")
+
+    poller = LagPoller(Source, 1.0, clock)
+    seen = lease(1, "py-1", at(7))
+    poller.watch([seen], TableSnapshot({seen.key: seen}))
+    poller._problem = poller._round([seen])
+    assert poller.latest()[seen.key].behind == 3.0
+    assert "Shards without a lease are not shown" in poller.problem
+
+
 def test_without_a_source_lag_is_not_made_up(live_table):
     live_table.put(lease(1, "w"))
     with Page(live_table, lags=None) as page:
@@ -383,6 +420,9 @@ def test_a_defect_in_the_source_of_the_lag_is_shown_and_the_next_round_comes(clo
         def lags(self, leases):
             raise KeyError("a defect")
 
+        def unleased(self, leases, unreadable):
+            return []
+
     def after_a_round():
         problems.append(poller.problem)
         if len(problems) == 2:
@@ -390,7 +430,8 @@ def test_a_defect_in_the_source_of_the_lag_is_shown_and_the_next_round_comes(clo
 
     clock.meanwhile = after_a_round
     poller = LagPoller(Source, 1.0, clock)
-    poller.watch([lease(1, "py-1", at(7))])
+    seen = lease(1, "py-1", at(7))
+    poller.watch([seen], TableSnapshot({seen.key: seen}))
     with pytest.raises(Enough):
         poller._run()
     assert problems == ["the lag could not be measured (KeyError, see the log)"] * 2

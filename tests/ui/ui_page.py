@@ -9,7 +9,10 @@ from dataclasses import dataclass, field
 
 from fleet_table import NAME, FleetTable
 
+from pykcl.model.checkpoint import StartPosition
+from pykcl.model.shard import Shard
 from pykcl.operate.lag import ShardLag
+from pykcl.operate.unleased import unleased_shards
 from pykcl.runtime import SystemRuntime
 from pykcl.ui.poller import Fleet, LagPoller
 from pykcl.ui.server import page_server
@@ -25,9 +28,13 @@ class Lags:
 
     def __init__(self) -> None:
         self.behind: dict[str, float] = {}
+        self.shards: list[Shard] = []
 
     def lags(self, leases):
         return {one.key: ShardLag(self.behind.get(one.key, 1.5)) for one in leases}
+
+    def unleased(self, leases, unreadable):
+        return unleased_shards(StartPosition("LATEST"), self.shards, leases, unreadable)
 
 
 @dataclass

@@ -1,9 +1,11 @@
 """An operator deletes a lease row, or the whole table and makes it anew, while the fleet works."""
 
+import logging
+
 import pytest
 
 from pykcl.errors import TableGone
-from pykcl.events import DataLost, LeaseCreated, LeaseLost, LossReason, ProcessorRaised
+from pykcl.events import DataLost, LeaseCreated, LeaseLost, LeaseRestored, LossReason, ProcessorRaised
 from pykcl.model.checkpoint import Checkpoint
 from pykcl.model.lease import Lease
 from pykcl.model.lease_writes import to_item
@@ -79,6 +81,33 @@ def test_a_row_that_an_operator_deletes_comes_back_where_its_owner_was(new_fleet
     assert not any(worker.failure for worker in workers)
     for worker in workers:
         worker.stop()
+
+
+@pytest.mark.parametrize("is_held", [True, False], ids=["by its owner", "by another"])
+def test_who_deletes_a_row_to_replay_reads_that_this_is_no_replay_and_the_command_that_is_one(
+    new_fleet, is_held
+):
+    """The row comes back at its last checkpoint, so that nothing is read again."""
+    fleet = new_fleet(shards=1)
+    workers = [fleet.start(f"w{n}", **OPTIONS) for n in (1, 2)]
+    fleet.wait_delivered(fleet.put(20))
+    fleet.simulation.sleep(15.0)
+    owner = fleet.owners()[SHARD]
+    if not is_held:
+        fleet.simulation.kill(owner)
+    _delete(fleet, SHARD)
+    fleet.wait(lambda: fleet.happened(LeaseRestored), 60.0, "the row")
+    told = [fleet.happened(LeaseRestored)[0]]
+    if is_held:
+        told += [event for event in fleet.happened(LeaseLost) if event.reason is LossReason.ROW_DELETED]
+        assert len(told) == 2
+    for event in told:
+        assert (event.shard, event.code, event.LEVEL) == (SHARD, "E29", logging.WARNING)
+        assert f"pykcl checkpoints reset --app {TABLE} --stream {STREAM} --shard {SHARD}" in event.hint
+    assert "no replay" in told[0].TEXT
+    for worker in workers:
+        if is_held or worker.config.worker_id != owner:
+            worker.stop()
 
 
 def test_the_only_row_of_a_start_at_latest_comes_back_and_nothing_is_skipped(new_fleet):

@@ -20,6 +20,7 @@ from pykcl.events import (
     LeaseDeleted,
     LeaseTaken,
     StartingAtLatest,
+    UnreadShardLost,
 )
 from pykcl.local.errors import AwsError
 from pykcl.model.checkpoint import Checkpoint
@@ -719,3 +720,96 @@ def test_a_loss_is_not_told_of_by_a_row_that_has_changed_since_it_was_seen(new_f
     cleaner.clean(LeaseView().observe(seen, 0.0))
     assert _told_lost(fleet) == ([(GONE, "7:0", None)] if change == {} else [])
     assert (GONE in fleet.items()) is bool(change)
+
+
+def _two_generations_later(fleet, *, is_ended):
+    """A fleet that was away for longer than retention: of shard 0, which it has read, the grandchildren are left."""
+    worker = fleet.start("w1")
+    fleet.wait_delivered(fleet.put(10))
+    fleet.simulation.sleep(5)
+    worker.stop()
+    for number in (0, 1, 2):
+        fleet.kinesis.split(STREAM, _shard(number))
+        fleet.put(10)
+    if is_ended:
+        # By a writer that is no KCL: it makes no leases for the children.
+        item = fleet.items()[_shard(0)]
+        fleet.dynamodb.put_raw(TABLE, {**item, "checkpoint": {"S": "SHARD_END"}})
+    fleet.simulation.sleep(25 * 3600)
+
+
+@pytest.mark.parametrize("is_ended", [True, False], ids=["ended by a foreign writer", "not ended"])
+def test_shards_that_were_trimmed_before_they_had_a_lease_are_reported_with_their_hash_keys(
+    new_fleet, is_ended
+):
+    """Their children are read from the beginning, and nothing else would say that anything is missing."""
+    fleet = new_fleet(shards=1)
+    _two_generations_later(fleet, is_ended=is_ended)
+    for name in ("w2", "w3"):
+        fleet.start(name, cleanup_interval=5.0)
+    fleet.wait_delivered(fleet.put(20))
+    fleet.simulation.sleep(300)
+    unread = fleet.happened(UnreadShardLost)
+    assert {event.shard for event in unread} == {_shard(1), _shard(2)}
+    half = 2**127
+    for event in unread:
+        first = {_shard(1): 0, _shard(2): half}[event.shard]
+        assert (event.first_key, event.last_key) == (str(first), str(first + half - 1))
+        assert event.before == (_shard(0),)
+        assert (
+            event.after == {_shard(1): (_shard(3), _shard(4)), _shard(2): (_shard(5), _shard(6))}[event.shard]
+        )
+        assert event.code == "E18"
+    for name in ("w2", "w3"):
+        by_it = [event.shard for worker, event in fleet.events if worker == name and event in unread]
+        assert len(by_it) == len(set(by_it)), "once by each worker"
+
+
+def test_the_other_side_of_a_merge_that_was_trimmed_without_a_lease_is_reported_at_the_end_of_this_one(
+    new_fleet,
+):
+    fleet = new_fleet(shards=2)
+    worker = fleet.start("w1")
+    fleet.wait_delivered(fleet.put(10))
+    fleet.simulation.sleep(5)
+    worker.stop()
+    fleet.kinesis.split(STREAM, _shard(1))
+    fleet.put(10)
+    fleet.kinesis.merge(STREAM, _shard(0), _shard(2))
+    item = fleet.items()[_shard(1)]
+    fleet.dynamodb.put_raw(TABLE, {**item, "checkpoint": {"S": "SHARD_END"}})
+    fleet.simulation.sleep(25 * 3600)
+    fleet.start("w2")
+    fleet.wait_delivered(fleet.put(20), 900.0)
+    (event,) = fleet.happened(UnreadShardLost)
+    assert (event.shard, event.before, event.after) == (_shard(2), (_shard(1),), (_shard(4),))
+    assert (event.first_key, event.last_key) == (str(2**127), str(2**127 + 2**126 - 1))
+
+
+def test_a_start_on_a_stream_whose_first_shards_are_gone_reports_no_loss(new_fleet):
+    fleet = new_fleet(shards=2)
+    fleet.kinesis.split(STREAM, _shard(0))
+    fleet.simulation.sleep(25 * 3600)
+    fleet.start("w1")
+    fleet.wait_delivered(fleet.put(20))
+    assert not fleet.happened(DataLost)
+
+
+def test_a_start_that_was_broken_off_reports_no_loss_of_what_was_gone_before_it(new_fleet):
+    fleet = new_fleet(shards=2)
+    fleet.kinesis.split(STREAM, _shard(0))
+    fleet.simulation.sleep(25 * 3600)
+    _refuse_all_rows_but(fleet, _shard(1))
+    fleet.start("w1")
+    fleet.wait(lambda: _shard(1) in fleet.rows(), 30, "the first lease of the start")
+    fleet.dynamodb.fault = None
+    fleet.wait_delivered(fleet.put(20))
+    assert not fleet.happened(DataLost)
+
+
+def _refuse_all_rows_but(fleet, shard):
+    def refuse(operation, params):
+        late = operation == "PutItem" and params["Item"]["leaseKey"]["S"] != shard
+        return Fault(before=ReadTimeoutError(endpoint_url="-")) if late else None
+
+    fleet.dynamodb.fault = refuse

@@ -2,9 +2,11 @@
 
 import pytest
 
-from pykcl.events import LeaseReleased, RetriesExhausted
+from pykcl.events import LeaseReleased, ProcessorTimedOut, RetriesExhausted
 from pykcl.model.checkpoint import AT_TRIM_HORIZON, Checkpoint
-from pykcl.testing.fleet import EPOCH_MILLIS, RecordingProcessor
+from pykcl.testing.fleet import EPOCH_MILLIS, STREAM, RecordingProcessor
+from pykcl.testing.memory.dynamodb import Fault
+from pykcl.testing.memory.expressions import aws_error
 
 FIRST = "shardId-000000000000"
 
@@ -125,3 +127,79 @@ def test_who_moves_the_checkpoint_need_not_know_of_the_note(new_fleet):
     assert row.standstill is not None
     assert row.with_(checkpoint=Checkpoint("5")).standstill is None
     assert row.with_(checkpoint=Checkpoint("SHARD_END")).standstill is None
+
+
+def _at_the_end(fleet, method, **options):
+    class Ending(RecordingProcessor):
+        def shard_ended(self, end):
+            method(end)
+
+    put = fleet.put(3)
+    worker = fleet.start("w1", processor=lambda: Ending("w1", fleet.ledger), retry_timeout=600.0, **options)
+    fleet.wait_delivered(put)
+    fleet.kinesis.split(STREAM, FIRST)
+    return worker
+
+
+def test_the_end_of_a_shard_that_hangs_is_noted_by_a_heartbeat(new_fleet):
+    """Its children have no lease, and its own row would look like one that is read."""
+    fleet = new_fleet(shards=1)
+    goes_on = fleet.simulation.runtime("w1").event()
+    worker = _at_the_end(fleet, lambda _: goes_on.wait())
+    fleet.wait(lambda: _note(fleet) is not None, 60, "the note")
+    note = fleet.rows()[FIRST].standstill
+    assert (note.cause, note.records, note.handed_back) == ("shard_ended has not returned", 0, 0)
+    (lease,) = worker.status().leases
+    assert lease.millis_behind_latest >= worker.config.failover_time * 1000
+    assert lease.lag_age == 0
+    goes_on.set()
+    fleet.wait(lambda: fleet.rows()[FIRST].is_ended, 30, "the end")
+    assert fleet.rows()[FIRST].standstill is None
+
+
+@pytest.mark.parametrize(
+    ("method", "cause"),
+    [
+        (lambda _: None, "shard_ended returned without checkpoint()"),
+        (lambda _: 1 / 0, "shard_ended raised ZeroDivisionError at "),
+    ],
+)
+def test_the_end_of_a_shard_that_fails_is_noted_with_its_cause(new_fleet, method, cause):
+    fleet = new_fleet(shards=1)
+    _at_the_end(fleet, method, checkpoint_mode="manual")
+    fleet.wait(lambda: _note(fleet) is not None, 60, "the note")
+    assert _note(fleet).cause.startswith(cause)
+
+
+def test_the_end_of_a_shard_that_cannot_be_written_is_noted(new_fleet):
+    fleet = new_fleet(shards=1)
+
+    def deny(_):
+        fleet.dynamodb.fault = lambda operation, params: (
+            Fault(before=aws_error("AccessDeniedException", "no", operation))
+            if operation == "PutItem"
+            else None
+        )
+
+    _at_the_end(fleet, deny)
+    fleet.wait(lambda: _note(fleet) is not None, 90, "the note")
+    assert _note(fleet).cause.startswith("its end cannot be written (")
+
+
+def test_an_end_that_is_written_at_once_leaves_no_note(new_fleet):
+    fleet = new_fleet(shards=1)
+    _at_the_end(fleet, lambda end: end.checkpointer.checkpoint())
+    fleet.wait(lambda: fleet.rows()[FIRST].is_ended, 60, "the end")
+    metadata = fleet.rows()[FIRST].metadata
+    assert metadata is None or metadata.standstill is None
+
+
+def test_a_worker_that_lost_the_lease_at_the_end_of_a_shard_is_behind_no_more(new_fleet):
+    """Another one may have written the end; the call that hangs here would be an alarm for ever."""
+    fleet = new_fleet(shards=1)
+    goes_on = fleet.simulation.runtime("w1").event()
+    worker = _at_the_end(fleet, lambda _: goes_on.wait(), processor_timeout=60.0)
+    fleet.wait(lambda: fleet.happened(ProcessorTimedOut), 120, "the loss")
+    (lease,) = worker.status().leases
+    assert lease.lag_age > 30
+    goes_on.set()

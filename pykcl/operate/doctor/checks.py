@@ -17,7 +17,7 @@ from pykcl.operate.doctor.facts import (
 from pykcl.operate.doctor.findings import Finding, command, found, listed, many
 from pykcl.operate.doctor.letters import check_letters
 from pykcl.operate.doctor.members import check_members
-from pykcl.operate.doctor.progress import check_lag, check_progress, in_hours
+from pykcl.operate.doctor.progress import check_lag, check_progress, check_unleased, in_hours
 from pykcl.operate.snapshot import short_shard
 from pykcl.planning.fleet_protocol import FleetKind
 
@@ -640,8 +640,8 @@ def check_start(facts: Facts) -> Iterator[Finding]:
 
 CHECKS: tuple[Callable[[Facts], Iterable[Finding]], ...] = (
     check_process, check_file, check_credentials, check_region, check_clock, check_reach, check_stream, check_lag,
-    check_table, check_rows, check_permissions, check_letters, check_peers, check_members, check_progress,
-    check_timing, check_room, check_worker_ids, check_start,
+    check_unleased, check_table, check_rows, check_permissions, check_letters, check_peers, check_members,
+    check_progress, check_timing, check_room, check_worker_ids, check_start,
 )  # fmt: skip
 
 

@@ -15,6 +15,7 @@ from pykcl.operate.fleet import FleetOverview
 from pykcl.operate.lag import ShardLag
 from pykcl.operate.snapshot import TableSnapshot
 from pykcl.operate.states import OwnerKind
+from pykcl.operate.unleased import Unleased
 from pykcl.planning.fleet_protocol import Fleet
 
 RENEWALS_SHOW = 1.5
@@ -169,7 +170,8 @@ class LetterFacts:
 class Facts:
     """All facts. config: with defaults for options not given; knows_failover: True if the failover time was given.
 
-    connections: of one client of a worker. lags: by lease key; None if they were not measured.
+    connections: of one client of a worker. unleased: shards that are still to be read and have no row. lags: by lease
+    key, with those of `unleased`; None if they were not measured.
     """
 
     config: Config
@@ -183,6 +185,7 @@ class Facts:
     probes: tuple[Probe, ...] = ()
     simulation: Simulation | None = None
     file: FileFacts | None = None
+    unleased: tuple[Unleased, ...] = ()
     lags: Mapping[str, ShardLag] | None = None
     letters: LetterFacts | None = None
 

@@ -83,6 +83,8 @@ _KINDS: Mapping[str, Sequence[tuple[str, Level, str | None, str]]] = {
         ("lag-at-retention", "error", "E18", "nine tenths of the retention period or more behind"),
         ("records-trimmed", "error", "E18",
          "Kinesis has dropped the checkpointed record: unread ones after it may be lost"),
+        ("shards-without-lease", "warning", "E31",
+         "nobody can read some shards yet: they get a lease when a parent has ended, or when a worker creates it"),
         ("lag-unknown", "info", None, "the lag of some leases could not be measured"),
     ],
     "table": [

@@ -17,6 +17,7 @@ from pykcl.aws.table_admin import read_state, state_table_of
 from pykcl.config import Config
 from pykcl.errors import ConfigError, PyKclError, WrongTable
 from pykcl.model.lease import JavaState, Lease
+from pykcl.model.shard import Shard
 from pykcl.operate.aws.clients import OperatorClients
 from pykcl.operate.aws.iam import Prober, Simulation, identity_of, simulate
 from pykcl.operate.aws.lease_table import OwnTableNames, TableScanner, describe
@@ -34,9 +35,10 @@ from pykcl.operate.doctor.facts import (
 )
 from pykcl.operate.doctor.letters import letter_facts
 from pykcl.operate.fleet import fleet_of
-from pykcl.operate.lag import KinesisLag, ShardLag
+from pykcl.operate.lag import KinesisLag, ShardLag, with_unleased
 from pykcl.operate.snapshot import Observation, Sampler, TableSnapshot, everybody_moved
 from pykcl.operate.states import owner_kinds
+from pykcl.operate.unleased import Unleased, unleased_shards
 from pykcl.planning.fleet_protocol import Fleet, sense_fleet
 from pykcl.planning.membership import why_not_to_follow
 from pykcl.runtime import Runtime
@@ -143,15 +145,23 @@ class _Gatherer:
         self._prober = Prober(runtime)
         self._kinesis = question.clients.client("kinesis")
         self._dynamodb = question.clients.client("dynamodb")
+        self._listed: tuple[Shard, ...] = ()
 
     def all(self, facts: Facts) -> Facts:
         table = self._table(self._question.table) if self._question.table is not None else None
         view = table.watch.snapshot if table is not None and table.watch is not None else None
         stream = self._stream(self._question.stream or (view.stream_arn if view is not None else None))
-        lags = self._lags(stream, view)
+        unleased = self._unleased(view)
+        lags = self._lags(stream, view, unleased)
         account = replace(facts.account, skew=self._prober.skew)
         facts = replace(
-            facts, account=account, table=table, stream=stream, lags=lags, probes=tuple(self._prober.probes)
+            facts,
+            account=account,
+            table=table,
+            stream=stream,
+            unleased=unleased,
+            lags=lags,
+            probes=tuple(self._prober.probes),
         )
         facts = replace(
             facts, letters=letter_facts(self._question.config, self._question.clients, self._runtime)
@@ -283,6 +293,7 @@ class _Gatherer:
         is_open = [shard.shard_id for shard in shards if shard.is_open]
         if is_open:
             self._read_one(is_open[0], named)
+        self._listed = tuple(shards)
         ids = frozenset(shard.shard_id for shard in shards)
         return replace(found, shards=ids, open_shards=len(is_open))
 
@@ -302,7 +313,15 @@ class _Gatherer:
                 "kinesis:GetRecords", lambda: self._kinesis.get_records(ShardIterator=iterator, Limit=1)
             )
 
-    def _lags(self, stream: StreamFacts | None, view: TableSnapshot | None) -> Mapping[str, ShardLag] | None:
+    def _unleased(self, view: TableSnapshot | None) -> tuple[Unleased, ...]:
+        if view is None or view.streams:
+            return ()
+        start = self._question.config.start_position
+        return tuple(unleased_shards(start, self._listed, view.leases, view.unreadable.keys()))
+
+    def _lags(
+        self, stream: StreamFacts | None, view: TableSnapshot | None, unleased: tuple[Unleased, ...]
+    ) -> Mapping[str, ShardLag] | None:
         wanted = self._question.lag and stream is not None and view is not None and not view.streams
         if not wanted or stream is None or view is None or stream.shards is None:
             return None
@@ -315,7 +334,9 @@ class _Gatherer:
         try:
             adapter.describe()
             start = self._question.config.start_position
-            return KinesisLag(adapter, self._runtime, start=start).lags(leases)
+            source = KinesisLag(adapter, self._runtime, start=start)
+            lags = source.lags([*leases, *(one.lease for one in unleased)])
+            return with_unleased(unleased, lags, view.leases, adapter.server_time_millis())
         except PyKclError:
             return None
 

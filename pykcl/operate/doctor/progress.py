@@ -74,6 +74,25 @@ def in_hours(hours: int | None) -> str:
     return "for an unknown time" if hours is None else f"{hours}h"
 
 
+def check_unleased(facts: Facts) -> Iterator[Finding]:
+    """Check for shards that nobody can read, as they have no lease."""
+    if facts.watch is None or not facts.watch.snapshot.leases:
+        return
+    by_parents: dict[tuple[str, ...], list[str]] = {}
+    for one in facts.unleased:
+        by_parents.setdefault(one.waits_for, []).append(one.key)
+    reasons = {one.key: one.reason for one in facts.unleased}
+    for keys in list(by_parents.values())[:_MAX_STANDING]:
+        known = {key: lag for key, lag in (facts.lags or {}).items() if key in keys and lag.why}
+        worst = max(known, key=lambda key: known[key].behind or 0.0, default=keys[0])
+        why = known[worst].why if worst in known else reasons[worst]
+        yield found(
+            "shards-without-lease",
+            f"{listed(map(short_shard, keys))} cannot be read yet, without a lease: {short_shard(worst)} {why}.",
+            command("pykcl", "lag", *_of_the_fleet(facts)),
+        )
+
+
 def check_progress(facts: Facts) -> Iterator[Finding]:
     """Check what keeps shards where they are, by the notes of their workers and by the changes of their owners."""
     if facts.watch is None:

@@ -6,7 +6,7 @@ import { colourOf, drawMark, markOf, palette } from "/static/marks.js";
 import { Plot, Twin, plainTable } from "/static/plot.js";
 
 const MOST_LINES = 40;
-const OPEN = new Set(["ACTIVE", "STALE", "UNKNOWN", "UNOWNED"]);
+const OPEN = new Set(["ACTIVE", "STALE", "UNKNOWN", "UNOWNED", "NO LEASE"]);
 
 export class LagChart {
   constructor(store, show) {

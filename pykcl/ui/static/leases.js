@@ -5,7 +5,7 @@ import { checkpoint, duration } from "/static/format.js";
 import { markOf } from "/static/marks.js";
 
 const PAGE = 50;
-const ORDER = ["UNREADABLE", "STALE", "UNOWNED", "UNKNOWN", "ACTIVE", "WAITING", "ENDED", "FOREIGN"];
+const ORDER = ["UNREADABLE", "STALE", "NO LEASE", "UNOWNED", "UNKNOWN", "ACTIVE", "WAITING", "ENDED", "FOREIGN"];
 
 export class LeaseTable {
   constructor(store, show) {
@@ -97,7 +97,7 @@ export class LeaseTable {
     row.key = key;
     say(row.name, told.name);
     say(row.state, told.state);
-    row.state.className = `state ${told.state}`;
+    row.state.className = `state ${told.state.replace(" ", "-")}`;
     const owner = store.owner(told.owner);
     const next = told.next ? store.owner(told.next) : null;
     const mark = `${told.owner} ${owner.kind} ${owner.name} ${told.next}`;

@@ -124,13 +124,14 @@ const KEYS = [
 const STATES = [
   ["ACTIVE", "owned, and its counter moved within the failover time"], ["STALE", "owned, and unchanged for the failover time: any live worker may take it, or the leader of a KCL 3.x fleet gives it away"],
   ["UNKNOWN", "owned, and not watched for long enough"], ["UNOWNED", "nobody owns it"], ["WAITING", "a parent has not ended"], ["ENDED", "read to its end"],
+  ["NO LEASE", "a shard that is still to be read and has no row yet: it waits for the end of its parents"],
 ];
 
 function help() {
   const close = el("button", { type: "button", click: () => byId("keys").close() }, "Close");
   const rows = (pairs, first) => el("div", { class: "keys" }, ...pairs.flatMap(([name, text]) => [first(name), el("span", {}, text)]));
   byId("keys").replaceChildren(el("div", { class: "head" }, el("h2", { id: "keys-title" }, "Keys and meanings"), close), el("div", { class: "in" },
-    rows(KEYS, (name) => el("span", {}, el("kbd", {}, name))), rows(STATES, (name) => el("span", {}, el("span", { class: `state ${name}` }, name))),
+    rows(KEYS, (name) => el("span", {}, el("kbd", {}, name))), rows(STATES, (name) => el("span", {}, el("span", { class: `state ${name.replace(" ", "-")}` }, name))),
     el("p", { class: "muted" }, "A colour and a shape are an owner's, everywhere: here, in the terminal and on every machine. Only where two names come to the same, who is seen later takes another. In the lineage a hatched bar is stale, a dashed line has no owner, a dotted one waits for its parents, a thin one has ended.")));
   byId("keys").showModal();
 }

@@ -4,7 +4,7 @@ import { byId, el, say } from "/static/dom.js";
 import { counted, duration, number } from "/static/format.js";
 import { markOf } from "/static/marks.js";
 
-const STATES = ["STALE", "UNREADABLE", "UNOWNED", "UNKNOWN", "ACTIVE", "WAITING", "ENDED", "FOREIGN"];
+const STATES = ["STALE", "UNREADABLE", "NO LEASE", "UNOWNED", "UNKNOWN", "ACTIVE", "WAITING", "ENDED", "FOREIGN"];
 const MOST_OWNERS = 10;
 
 export class Tiles {
@@ -34,7 +34,7 @@ export class Tiles {
     let worst = null;
     let unknown = 0;
     for (const [key, row] of this.store.rows) {
-      if (!["ACTIVE", "STALE", "UNKNOWN", "UNOWNED"].includes(row.state)) continue;
+      if (!["ACTIVE", "STALE", "UNKNOWN", "UNOWNED", "NO LEASE"].includes(row.state)) continue;
       if (!row.lag || row.lag.behind === null) unknown += 1;
       else if (worst === null || row.lag.behind > worst.behind) worst = { key, behind: row.lag.behind, row };
     }
@@ -79,7 +79,7 @@ export class Tiles {
     if (byId("tile-states").dataset.key === key) return;
     byId("tile-states").dataset.key = key;
     byId("tile-states").title = many.map((state) => `${counts[state]} ${state}`).join(", ");
-    byId("tile-states").replaceChildren(...many.map((state) => el("span", { class: `count ${state}` }, `${counts[state]} ${state.toLowerCase()}`)));
+    byId("tile-states").replaceChildren(...many.map((state) => el("span", { class: `count ${state.replace(" ", "-")}` }, `${counts[state]} ${state.toLowerCase()}`)));
   }
 
   owners() {

@@ -252,6 +252,14 @@ def _(world):
     world.put(world.lease(0, place))
 
 
+@makes(
+    "shards-without-lease", "002, 003 cannot be read yet, without a lease: 002 waits for the end of shardId-"
+)
+def _(world):
+    world.aws.kinesis.split(STREAM, shard(0))
+    world.later += 60.0
+
+
 @makes("lag-unknown", "001: unknown lag")
 def _(world):
     world.put(world.lease(1, Checkpoint("12345", 0)))

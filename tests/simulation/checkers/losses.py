@@ -6,7 +6,7 @@ from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 
-from pykcl.events import DataLost
+from pykcl.events import DataLost, UnreadShardLost
 from pykcl.testing.memory.dynamodb import Change
 from pykcl.testing.memory.expressions import Item
 from pykcl.testing.simulation.delivery import (
@@ -40,6 +40,8 @@ class LossChecker:
     def heard(self, host: str, event: DataLost) -> None:
         self._reported[host, event.shard].append(event)
         true = self._is_gone(event.shard) or self._is_lost(event.shard, event.checkpoint)
+        if isinstance(event, UnreadShardLost):
+            true = self._is_gone(event.shard) and not self._record_log.shard(event.shard).delivered
         self._expect(true, f"{host} gives a false alarm about {event.shard} at {event.checkpoint}")
 
     def _is_lost(self, shard_id: str, checkpoint: str) -> bool:
