@@ -16,6 +16,8 @@ from pykcl.errors import ConfigError
 CONNECTIONS = 32
 _CONNECT_TIMEOUT = 5.0
 _READ_TIMEOUT = 15.0
+_CREDENTIALS_PATIENCE = 60.0
+"""A command that prints credentials may ask a person for a code before."""
 
 
 @dataclass(frozen=True)
@@ -105,7 +107,7 @@ class OperatorClients:
             key = self.profile
             if key not in self._sessions:
                 session = new_session(profile=self.profile)
-                refuse_missing_credentials(session)
+                refuse_missing_credentials(session, patience=_CREDENTIALS_PATIENCE)
                 self._sessions[key] = session
         return self._sessions[key]
 
