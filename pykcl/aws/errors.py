@@ -253,7 +253,9 @@ def calling(method: Callable[P, T], *, parses: bool = True, renews: bool = True)
         try:
             return once(*args, **kwargs)
         except passing as error:
-            if not renews or not renewed(_credentials_of(method), error_code(error)):
+            if not renews or not renewed(
+                credentials_of(getattr(method, "__self__", None)), error_code(error)
+            ):
                 raise
         # Outside the except block: no error of this call may have the refusal in its chain.
         return once(*args, **kwargs)
@@ -277,10 +279,9 @@ def renewed(credentials: Any, code: str | None) -> bool:
     return callable(renew) and bool(renew())
 
 
-def _credentials_of(method: Any) -> Any:
-    """Return the credentials of the client whose method it is, or those whose own method it is."""
-    owner = getattr(method, "__self__", None)
-    return getattr(getattr(owner, "_request_signer", None), "_credentials", owner)
+def credentials_of(client: Any) -> Any:
+    """Return the credentials that a client of boto3 signs with; what is no client, as it is."""
+    return getattr(getattr(client, "_request_signer", None), "_credentials", client)
 
 
 def error_code(error: Exception) -> str | None:

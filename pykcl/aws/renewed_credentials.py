@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from pykcl.aws.errors import MALFORMED, ClientRaised, CredentialsFailed, aws_errors
+from pykcl.aws.errors import MALFORMED, ClientRaised, CredentialsFailed, aws_errors, credentials_of
 from pykcl.errors import PyKclError, TemporaryError
 from pykcl.runtime import Runtime, SystemRuntime, Task
 
@@ -234,10 +234,15 @@ class RenewedCredentials:
     def _begin_if_due(self) -> _Attempt | None:
         """Begin an attempt, unless one is under way or was in vain a moment ago. Return the one that is under way."""
         now = self._runtime.monotonic()
-        running = [one for one in self._attempts if one.is_under_way]
-        if running and (now - running[-1].began < _HANGS or len(running) >= _MAX_ATTEMPTS):
-            return running[-1]
+        if (running := self._running(now)) is not None:
+            return running
         return self._begin(self._ask, self._settle) if now >= self._next_at else None
+
+    def _running(self, now: float) -> _Attempt | None:
+        """Return the attempt that is under way; None if there is none, or another may begin beside it as it hangs."""
+        running = [one for one in self._attempts if one.is_under_way]
+        hangs = running and now - running[-1].began >= _HANGS and len(running) < _MAX_ATTEMPTS
+        return running[-1] if running and not hangs else None
 
     def _begin(self, ask: Search, settle: Callable[[Any, Any], None]) -> _Attempt | None:
         """None: another thread is beginning one at this moment."""
@@ -246,7 +251,7 @@ class RenewedCredentials:
         except IndexError:
             return None
         try:
-            attempt = _Attempt(self._runtime.monotonic(), Asked())
+            attempt = _Attempt(self._runtime.monotonic(), Asked(self.method))
             body = partial(self._attempt, attempt, ask, settle)
             self._attempts = (*(one for one in self._attempts if one.is_under_way), attempt)
             try:
@@ -318,9 +323,9 @@ class RenewedCredentials:
 
     def _why_not(self) -> CredentialsFailed:
         running = [one for one in self._attempts if one.is_under_way]
-        if not running:
+        seconds = self._runtime.monotonic() - running[0].began if running else 0.0
+        if not running or (self._has_failed and seconds < _LASTING):
             return self._failure.again()
-        seconds = self._runtime.monotonic() - running[0].began
         return CredentialsFailed(running[0].asked.method, f"no answer for {seconds:.0f} s")
 
     # -- AWS refuses them --------------------------------------------------------------------------------------
@@ -333,7 +338,7 @@ class RenewedCredentials:
         now = self._runtime.monotonic()
         if now - self._renewed_at < _MAX_REQUEST:
             return True  # the request was signed before that
-        if now < self._refused_next_at or any(one.is_under_way for one in self._attempts):
+        if now < self._refused_next_at or self._running(now) is not None:
             return False
         before = self._held
         done: list[None] = []
@@ -366,6 +371,12 @@ class RenewedCredentials:
         if done:
             self._refused_next_at, self._refused_pause = -math.inf, _FIRST_PAUSE
         return bool(done)
+
+
+def trouble_of(client: Any) -> PyKclError | None:
+    """See `interfaces.HasCredentials`. client: of boto3; None where its credentials are renewed by themselves."""
+    credentials = credentials_of(client)
+    return credentials.trouble() if isinstance(credentials, RenewedCredentials) else None
 
 
 def _with_keys(found: Any) -> tuple[Any, Any]:

@@ -9,6 +9,7 @@ import threading
 from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
+from botocore.credentials import RefreshableCredentials
 from botocore.utils import ContainerMetadataFetcher
 
 ROLES = "/latest/meta-data/iam/security-credentials/"
@@ -33,6 +34,15 @@ class Source:
             "AWS_MAX_ATTEMPTS": "1",
         }.items():
             monkeypatch.setenv(name, value)
+
+    def pass_by(self, time):
+        """Let the credentials that were given be older, as botocore sees it."""
+        self.env.setattr("botocore.credentials._local_now", lambda: datetime.now(UTC) + time)
+        self.env.setattr(
+            RefreshableCredentials,
+            "_seconds_remaining",
+            lambda held: (held._expiry_time - datetime.now(UTC) - time).total_seconds(),
+        )
 
     @property
     def expiry(self):
@@ -80,6 +90,9 @@ class HttpSource(Source):
 
     def hang(self):
         self._answers.clear()
+
+    def refuse(self):
+        self.key = None
 
     def come(self, key):
         self.key = key
@@ -152,6 +165,9 @@ class Command(Source):
     def hang(self):
         self._file.unlink(missing_ok=True)
         os.mkfifo(self._file)
+
+    def refuse(self):
+        self._file.unlink()
 
     def come(self, key):
         self.key = key
