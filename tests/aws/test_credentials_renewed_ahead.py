@@ -130,7 +130,7 @@ def test_a_worker_reads_on_and_keeps_its_leases_while_the_source_hangs(between, 
         return [e for e in events if isinstance(e, kind) and e.what == Activity.RENEWING_CREDENTIALS]
 
     with worker:
-        assert worker.wait_ready(60)
+        assert worker.wait_ready(120)
         source.hang()
         source.pass_by(TWELVE_MINUTES_LEFT)
         waiting_for(lambda: renewal(FailureStarted))

@@ -372,6 +372,7 @@ def identity_of(clients: OperatorClients, service: str) -> Identity:
         endpoint_url=clients.endpoint,
         config=client_config(connect_timeout=3.0, read_timeout=5.0, connections=1),
     )
+    clients.note_hosts(sts)
     if is_aws(endpoint) != is_aws(str(sts.meta.endpoint_url)):
         return Identity(**known, why_not=f"{service} has an endpoint of its own, and STS has not")
     try:
