@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Protocol, runtime_checkable
 
+from pykcl.errors import PyKclError
 from pykcl.events import Event
 from pykcl.model.checkpoint import ReadFrom
 from pykcl.model.dead_letter import DeadLetter
@@ -200,6 +201,17 @@ class NonBlockingStream(Stream, Protocol):
         """Wait until something has arrived for one of the reads, or for more that arrive right after it.
 
         timeout: maximum wait for the first, seconds.
+        """
+
+
+@runtime_checkable
+class HasCredentials(Protocol):
+    """A table or stream whose credentials end and are renewed. Optional."""
+
+    def credentials_trouble(self) -> PyKclError | None:
+        """Return the error where they are due for renewal and their source has failed, or not answered, for a while.
+
+        Also begins a renewal that is due. Does not wait, and does not raise.
         """
 
 

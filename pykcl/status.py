@@ -26,6 +26,7 @@ class Activity(StrEnum):
     FILLING_HASH_RANGES = "filling in hash ranges"
     READING_EVERY_SHARD = "reading every shard"
     HAVING_ITS_OWN_NAME = "having a worker identifier of its own"
+    RENEWING_CREDENTIALS = "renewing credentials"
     RENEWING_LEASES = "renewing leases"
     SENDING_HEARTBEATS = "sending heartbeats in time"
     REPORTING = "reporting to the leader"

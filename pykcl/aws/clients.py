@@ -6,21 +6,29 @@ each.
 
 from __future__ import annotations
 
+import copy
 import logging
-import math
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
-from pykcl.aws.errors import MALFORMED, ClientRaised, aws_errors, calling, sort_failure
+from pykcl.aws.errors import CredentialsFailed, aws_errors, calling, sort_failure
+from pykcl.aws.renewed_credentials import (
+    Asked,
+    RenewedChain,
+    RenewedCredentials,
+    be_patient,
+    search_providers,
+)
 from pykcl.aws.table_admin import METRICS_SUFFIX, NewTable, state_table_of
 from pykcl.config import Config
-from pykcl.errors import ConfigError, PyKclError, SetupError, printable
+from pykcl.errors import ConfigError, PyKclError, printable
 from pykcl.interfaces import LeaseTable, Stream
 from pykcl.model.absence import GONE_AFTER
-from pykcl.runtime import Event, Runtime, SystemRuntime
+from pykcl.runtime import Event, Runtime
 
 log = logging.getLogger("pykcl.aws")
 
@@ -112,7 +120,7 @@ def open_clients(config: Config, *, session: Any = None, max_pool_connections: i
 
     Raises ConfigError without a region, SetupError without credentials.
     """
-    session = session or new_session()
+    session = session_for(session)
     region = region_of(config, session)
     refuse_missing_credentials(session)
     return {
@@ -124,7 +132,7 @@ def open_clients(config: Config, *, session: Any = None, max_pool_connections: i
 def cloudwatch_client(config: Config, *, session: Any = None) -> Any:
     """A boto3 client for CloudWatch, for one thread. Raises ConfigError without a region, SetupError without
     credentials."""
-    session = session or new_session()
+    session = session_for(session)
     refuse_missing_credentials(session)
     return open_client(session, "cloudwatch", config, region=region_of(config, session), connections=1)
 
@@ -193,7 +201,7 @@ def new_session(inner: Any = None, *, profile: str | None = None) -> Any:
         session = boto3.Session(botocore_session=inner or botocore_session(), profile_name=profile)
         if inner is None:
             found = session._session.get_component("credential_provider")
-            chain = RenewedChain(found.load_credentials, lambda: _chain_of(profile).get_credentials())
+            chain = RenewedChain(partial(search_providers, found.providers), partial(_search_anew, profile))
             session._session.register_component("credential_provider", chain)
         return session
     except aws_errors() as error:
@@ -202,6 +210,37 @@ def new_session(inner: Any = None, *, profile: str | None = None) -> Any:
         raise failure
     finally:
         del failure  # its traceback holds this frame: no cycle
+
+
+def session_for(given: Any) -> Any:
+    """Return the session for a worker's clients. given: somebody else's boto3 session, which stays as it is; or None.
+
+    Credentials of a given one are waited for, and renewed, as those of our own.
+    """
+    import boto3
+
+    if given is None:
+        return new_session()
+    if type(given) is not boto3.Session:
+        return given
+    inner: Any = given._session
+
+    def search(asked: Asked) -> Any:
+        if inner._credentials is not None:
+            return inner._credentials
+        chain = inner.get_component("credential_provider")
+        providers = getattr(chain, "providers", None)
+        return chain.load_credentials() if providers is None else search_providers(providers, asked)
+
+    ours, own = copy.copy(given), copy.copy(inner)
+    ours._session = own
+    try:
+        own._credentials = RenewedChain(search, search).load_credentials()
+    except CredentialsFailed as error:
+        failure = error.failure("opening an AWS session")
+    else:
+        return ours
+    raise failure
 
 
 def botocore_session() -> Any:
@@ -213,120 +252,12 @@ def botocore_session() -> Any:
     return inner
 
 
-def _chain_of(profile: str | None) -> Any:
+def _search_anew(profile: str | None, asked: Asked) -> Any:
     inner = botocore_session()
     if profile is not None:
         inner.set_config_variable("profile", profile)
-    return inner
-
-
-class RenewedChain:
-    """Takes the place of botocore's chain of providers: its credentials are found anew where AWS refuses them.
-
-    first, again: return botocore's credentials, or None where there are none. again: from sources that were not read
-    before.
-    """
-
-    def __init__(self, first: Callable[[], Any], again: Callable[[], Any]) -> None:
-        self._first, self._again = first, again
-
-    def load_credentials(self) -> Any:
-        found = self._first()
-        return None if found is None else RenewedCredentials(found, self._again, SystemRuntime())
-
-
-class RenewedCredentials:
-    """Stands in for botocore's credentials. May be used by any number of threads at once.
-
-    botocore reads static ones once: 1) a session token in ~/.aws/credentials expires, and something writes a new one
-    there; 2) a client goes on with the old one for ever.
-    """
-
-    def __init__(self, found: Any, again: Callable[[], Any], runtime: Runtime) -> None:
-        self._found, self._again, self._runtime = found, again, runtime
-        # `pop` is atomic: of several threads one searches, and none waits for it.
-        self._turn = [None]
-        self._renewed_at, self._next_at, self._pause = -math.inf, -math.inf, _FIRST_PAUSE
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.__dict__["_found"], name)
-
-    def get_frozen_credentials(self) -> Any:
-        """Raises what `_obtaining` raises."""
-        return _obtaining(self._found.get_frozen_credentials)
-
-    def get_deferred_property(self, name: str) -> Callable[[], Any]:
-        def get_property() -> Any:
-            # Of the credentials that are in use when it is asked for.
-            return _obtaining(self._found.get_deferred_property(name))
-
-        return get_property
-
-    def renew(self) -> bool:
-        """AWS has refused these credentials. Return whether others have taken their place. Never raises.
-
-        Nothing is searched for a while after it was in vain, longer each time.
-        """
-        now = self._runtime.monotonic()
-        if now - self._renewed_at < _MAX_REQUEST:
-            return True  # the request was signed before that
-        if now < self._next_at:
-            return False
-        try:
-            self._turn.pop()
-        except IndexError:
-            return False
-        try:
-            return self._search(now)
-        finally:
-            self._turn.append(None)
-
-    def _search(self, now: float) -> bool:
-        before = _keys_of(self._found)
-        found: Any = None
-        try:
-            found = self._again()
-        except Exception as error:  # noqa: BLE001 - a source of credentials may raise anything
-            log.debug("AWS credentials could not be searched again: %s", type(error).__name__)
-        keys = _keys_of(found)
-        if keys is None or keys == before:
-            self._next_at, self._pause = now + self._pause, min(2 * self._pause, _LONGEST_PAUSE)
-            return False
-        self._found = found
-        self._renewed_at, self._pause = self._runtime.monotonic(), _FIRST_PAUSE
-        log.info("AWS refused the credentials; others were found and are used now source=%s", found.method)
-        return True
-
-
-def _obtaining(ask: Callable[[], Any]) -> Any:
-    """Raises whatever the source of credentials raises, but ClientRaised for what would pass for an answer of AWS.
-
-    A command that prints no JSON, or keys that have expired, makes botocore raise a ValueError or a RuntimeError.
-    """
-    try:
-        return ask()
-    except aws_errors():
-        raise
-    except MALFORMED as error:
-        name = type(error).__name__
-    # Outside the except block: the error may quote what the command printed.
-    raise ClientRaised(name)
-
-
-_FIRST_PAUSE = 1.0
-_LONGEST_PAUSE = 60.0
-_MAX_REQUEST = 15.0
-"""Seconds in which a request that was signed before is answered."""
-
-
-def _keys_of(credentials: Any) -> tuple[Any, ...] | None:
-    """The keys; None where there are none, or their source raises."""
-    try:
-        keys = None if credentials is None else credentials.get_frozen_credentials()
-    except Exception as error:  # noqa: BLE001 - a source of credentials may raise anything
-        log.debug("AWS credentials could not be obtained: %s", type(error).__name__)
-        return None
-    return None if keys is None else (keys.access_key, keys.secret_key, keys.token)
+    be_patient(inner)
+    return search_providers(inner.get_component("credential_provider").providers, asked)
 
 
 def client_config(
@@ -349,24 +280,25 @@ def client_config(
     )
 
 
-def refuse_missing_credentials(session: Any) -> None:
-    """Raise SetupError unless boto3 finds credentials, locally or from the service of the instance."""
+def refuse_missing_credentials(session: Any, *, patience: float = 0.0) -> None:
+    """Raise SetupError unless boto3 finds credentials, locally or from a service.
+
+    Those of a source that fails or hangs are waited for by whoever uses them. patience: seconds that are spent waiting
+    here for the first ones, such as those of a command that asks a person; then TemporaryError.
+    """
     try:
         found = calling(session.get_credentials, parses=False)()
-        missing = None if found is None else _missing_file(found)
+        if isinstance(found, RenewedCredentials):
+            if patience:
+                found.wait(patience)
+        elif found is not None:
+            _refuse_missing_file(found)
     except aws_errors() as error:
         failure: PyKclError = sort_failure(error, doing="looking for AWS credentials")
     else:
-        if found is not None and missing is None:
+        if found is not None:
             return
-        failure = SetupError(
-            "No AWS credentials. boto3 searched AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, the AWS "
-            "profile and the role of the container or instance. Provide one, or pass a boto3 session."
-            if missing is None
-            else f"AWS credentials could not be obtained ({missing}): a file that boto3 takes them from is missing or "
-            "may not be read. Check AWS_WEB_IDENTITY_TOKEN_FILE, AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE, the AWS "
-            "profile and the volumes that are mounted."
-        ).about("E04")
+        failure = CredentialsFailed(None, "", is_none=True).failure("")
     # Outside the except block: what boto3 says may quote a line of a credentials file.
     try:
         raise failure
@@ -374,18 +306,20 @@ def refuse_missing_credentials(session: Any) -> None:
         del failure  # its traceback holds this frame: no cycle
 
 
-def _missing_file(credentials: Any) -> str | None:
-    """Obtain the credentials; return the name of an error that only somebody's help can end.
+def _refuse_missing_file(credentials: Any) -> None:
+    """Obtain the credentials of somebody else's session. Raises CredentialsFailed where only somebody's help can end
+    what is wrong.
 
     Whatever else goes wrong may pass. The first request of the worker meets it again, and waits for it to pass.
     """
     try:
         credentials.get_frozen_credentials()
-    except (FileNotFoundError, PermissionError, NotADirectoryError, IsADirectoryError) as error:
-        return type(error).__name__
+        return
     except Exception as error:  # noqa: BLE001 - a source of credentials may raise anything
         log.debug("AWS credentials could not be obtained: %s", type(error).__name__)
-    return None
+        failure = CredentialsFailed.of(error, "", is_start=True)
+    if failure.is_missing_file:
+        raise failure
 
 
 def _utc(value: Any) -> datetime:

@@ -8,13 +8,13 @@ import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from functools import partial
 from typing import Any, Literal, get_args
 from urllib.parse import urlsplit
 
 from pykcl.aws.clients import (
     ALL_SERVICES,
     SERVICES,
-    RenewedChain,
     botocore_session,
     client_config,
     connections_for,
@@ -22,9 +22,17 @@ from pykcl.aws.clients import (
     new_session,
     open_client,
 )
-from pykcl.aws.errors import MALFORMED, aws_errors, calling, sort_failure
+from pykcl.aws.errors import MALFORMED, CredentialsFailed, aws_errors, calling, sort_failure
+from pykcl.aws.renewed_credentials import (
+    Asked,
+    RenewedChain,
+    RenewedCredentials,
+    Search,
+    search_providers,
+)
 from pykcl.config import Config
 from pykcl.errors import ConfigError, PyKclError, SetupError, TemporaryError
+from pykcl.runtime import SystemRuntime
 
 SourceKind = Literal[
     "default", "profile", "environment", "container", "instance", "web identity", "assume role"
@@ -88,8 +96,8 @@ def open_specified_clients(config: Config, specs: Mapping[str, ClientSpec]) -> d
     """Clients for `Worker(clients=…)`, by service: "kinesis", "dynamodb", and "cloudwatch" where metrics go there.
 
     Asks for the credentials now (files, STS, the service of the container or instance), so that what is wrong with them
-    is reported at the start. Raises ConfigError without a region, SetupError without credentials, TemporaryError where
-    one source could not be asked and no other had any.
+    is reported at the start. Where a source fails for the moment and no other has any, the clients wait for it, as a
+    worker does. Raises ConfigError without a region, SetupError without credentials.
     """
     unknown = sorted(specs.keys() - set(ALL_SERVICES))
     if unknown:
@@ -152,11 +160,30 @@ def identity_arn(config: Config, spec: ClientSpec | None) -> str:
 def open_session(sources: Sequence[CredentialsSource], region: str | None) -> Any:
     """A session with the credentials of the first source that has any. region: of who wants them.
 
-    Raises SetupError without credentials, TemporaryError where one source could not be asked and no other had any.
+    Where one source fails or hangs for the moment and no other has any, all are asked again by whoever uses the
+    session. Raises SetupError without credentials.
     """
+    sources = tuple(sources) or (CredentialsSource(kind="default"),)
+    failure = None
+    try:
+        return _first_session(sources, region)
+    except CredentialsFailed as error:
+        failure = error.again()
+    if failure.is_final:
+        raise failure.failure("")
+
+    def search(_: Asked) -> Any:
+        return _first_session(sources, region).get_credentials()
+
+    profile = next((source.profile for source in sources if source.kind == "profile"), None)
+    return _session_with(RenewedCredentials(search, search, SystemRuntime(), failure), profile)
+
+
+def _first_session(sources: Sequence[CredentialsSource], region: str | None) -> Any:
+    """Raises CredentialsFailed."""
     troubles: list[tuple[CredentialsSource, str]] = []
     is_temporary = False
-    for source in sources or (CredentialsSource(kind="default"),):
+    for source in sources:
         try:
             session = _session_of(source, region)
         except TemporaryError as error:
@@ -170,7 +197,7 @@ def open_session(sources: Sequence[CredentialsSource], region: str | None) -> An
             troubles.append((source, "has none"))
     reasons = "; ".join(f"{source}: {trouble.rstrip('.')}" for source, trouble in troubles)
     text = f"No AWS credentials. Asked in this order: {reasons}. Provide one of them, or name another provider class."
-    raise (TemporaryError(text) if is_temporary else SetupError(text)).about("E04")
+    raise CredentialsFailed(None, text, is_final=not is_temporary, text=text)
 
 
 def _session_of(source: CredentialsSource, region: str | None) -> Any:
@@ -178,20 +205,21 @@ def _session_of(source: CredentialsSource, region: str | None) -> Any:
     doing = "getting AWS credentials"
     failure: PyKclError
     try:
-        if source.kind == "assume role":
-            return _session_with(_assumed(source, region))
         if source.kind == "default":
             session = new_session()
-            return session if session.get_credentials() is not None else None
-        return _session_of_kind(source)
+        elif source.kind == "assume role":
+            assume = partial(_assumed, source, region)
+            session = _session_with(_obtained(assume))
+        else:
+            session = _session_of_kind(source)
+        found = session.get_credentials()
+        if found is not None:
+            found.get_frozen_credentials()
+        return None if found is None else session
     except PyKclError:
         raise
     except aws_errors() as error:
         failure = sort_failure(error, doing=doing)
-    except _no_answer() as error:
-        failure = TemporaryError(
-            f"{doing} got no usable answer ({type(error).__name__}). Check the endpoint, and for a proxy."
-        )
     except (*MALFORMED, OSError) as error:
         failure = SetupError(f"{doing} failed ({type(error).__name__}). Check the file or the service.")
     # Outside the except block: what boto3 says may quote a line of a credentials file.
@@ -199,13 +227,6 @@ def _session_of(source: CredentialsSource, region: str | None) -> Any:
         raise failure
     finally:
         del failure  # its traceback holds this frame: no cycle
-
-
-def _no_answer() -> type[Exception]:
-    """Return the error that botocore raises for an answer that is not XML, such as a proxy's page."""
-    from botocore.parsers import ResponseParserError
-
-    return ResponseParserError
 
 
 class _Found:
@@ -224,26 +245,28 @@ def _session_with(credentials: Any, profile: str | None = None) -> Any:
     return new_session(inner, profile=profile)
 
 
+def _obtained(search: Search) -> RenewedCredentials | None:
+    return RenewedChain(search, search).load_credentials()
+
+
 def _session_of_kind(source: CredentialsSource) -> Any:
-    """Return a session with the credentials of botocore's first provider of this kind; None where none has any."""
+    """Return a session with the credentials of botocore's first provider of this kind; it has none where none has."""
     profile = None
     if source.kind == "profile":
         # By name, also where it is the default one: what the environment holds besides is then ignored.
         profile = source.profile or os.environ.get("AWS_PROFILE") or "default"
 
-    def search() -> Any:
+    def search(asked: Asked) -> Any:
         inner = botocore_session()
         new_session(inner, profile=profile)
         providers = inner.get_component("credential_provider").providers
         methods = _METHODS[source.kind]
-        loaded = (provider.load() for provider in providers if provider.METHOD in methods)
-        return next((one for one in loaded if one is not None), None)
+        return search_providers((one for one in providers if one.METHOD in methods), asked)
 
-    found = RenewedChain(search, search).load_credentials()
-    return None if found is None else _session_with(found, profile)
+    return _session_with(_obtained(search), profile)
 
 
-def _assumed(source: CredentialsSource, region: str | None) -> Any:
+def _assumed(source: CredentialsSource, region: str | None, asked: Asked) -> Any:
     """Credentials of a role, asked for with those of boto3's default chain and renewed in time."""
     from botocore.credentials import RefreshableCredentials
 
@@ -253,6 +276,7 @@ def _assumed(source: CredentialsSource, region: str | None) -> Any:
     asking = new_session()
     sts_region = source.sts_region or asking.region_name or os.environ.get("AWS_REGION") or region
     sts = create_client(asking, "sts", region_name=sts_region, endpoint_url=source.sts_endpoint)
+    asked.method = "assume-role"
 
     def refresh() -> dict[str, str]:
         # By `calling`: the credentials that ask may have been renewed meanwhile.
@@ -264,12 +288,8 @@ def _assumed(source: CredentialsSource, region: str | None) -> Any:
             "expiry_time": found["Expiration"].isoformat(),
         }
 
-    # Now, not at the first request: another source of the list has its turn if this one does not work. And by us:
-    # botocore would log what STS said, with its traceback.
-    credentials = RefreshableCredentials.create_from_metadata(refresh(), refresh, "assume-role")
-    if credentials.refresh_needed(0):
-        raise SetupError("STS gave credentials that have ended already. Set the clock of this machine right.")
-    return credentials
+    # Now, not at the first request: another source of the list has its turn if this one does not work.
+    return RefreshableCredentials.create_from_metadata(refresh(), refresh, "assume-role")
 
 
 _KINDS: tuple[str, ...] = get_args(SourceKind)

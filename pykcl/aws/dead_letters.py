@@ -14,7 +14,7 @@ from functools import partial
 from hashlib import md5
 from typing import Any
 
-from pykcl.aws.clients import new_session, open_client, refuse_missing_credentials, region_of
+from pykcl.aws.clients import open_client, refuse_missing_credentials, region_of, session_for
 from pykcl.aws.errors import answer_of
 from pykcl.config import Config
 from pykcl.errors import PyKclError, SetupError, TemporaryError, Throttled
@@ -63,17 +63,18 @@ def aws_destination(
     """Return the destination. clients: as in `open_destination`. Raises ConfigError without a region, SetupError
     without credentials."""
     given = dict(clients or {})
+    opened = None
 
     def client(service: str) -> Any:
-        nonlocal session
+        nonlocal opened
         # The client of the stream that is read may be of another region.
         if service in given and (service != "kinesis" or given[service].meta.region_name == address.region):
             return given[service]
-        if session is None:
-            session = new_session()
-            refuse_missing_credentials(session)
-        region = address.region or region_of(config, session)
-        return open_client(session, service, config, region=region, connections=_CONNECTIONS)
+        if opened is None:
+            opened = session_for(session)
+            refuse_missing_credentials(opened)
+        region = address.region or region_of(config, opened)
+        return open_client(opened, service, config, region=region, connections=_CONNECTIONS)
 
     return destination_of(address, client, runtime)
 

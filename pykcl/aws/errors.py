@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from datetime import datetime
 from typing import Any, ParamSpec, TypeVar
 from urllib.parse import urlsplit
 
@@ -114,6 +115,120 @@ class ClientRaised(Exception):
     """An exception that is not botocore's came out of boto3. The text is the name of its type."""
 
 
+_SOURCES: Mapping[str, tuple[str, str]] = {
+    "assume-role": ("STS", "check that STS can be reached from here, and the profile that names the role"),
+    "assume-role-with-web-identity": (
+        "STS",
+        "check that STS can be reached from here, the token file and the trust policy of the role",
+    ),
+    "container-role": (
+        "the credentials agent of the container",
+        "check that the agent runs (EKS Pod Identity, ECS) and that AWS_CONTAINER_CREDENTIALS_FULL_URI leads to it",
+    ),
+    "iam-role": (
+        "the metadata service of the instance (IMDS)",
+        "set AWS_METADATA_SERVICE_TIMEOUT (seconds) and AWS_METADATA_SERVICE_NUM_ATTEMPTS, which are 1 by default; in "
+        "a container, also raise the hop limit of the instance to 2",
+    ),
+    "custom-process": ("the credential_process of the profile", "run that command by hand"),
+    "sso": ("IAM Identity Center (SSO)", "aws sso login"),
+    "login": ("aws login", "aws login"),
+}
+"""METHOD of botocore's provider -> name of the source in messages, and what to do about it."""
+
+_SOME_SOURCE = (
+    "their source",
+    "check their source: a token file, a command, a service or code of your own",
+)
+
+_FILE_ERRORS = frozenset({"FileNotFoundError", "PermissionError", "NotADirectoryError", "IsADirectoryError"})
+
+
+class CredentialsFailed(ClientRaised):
+    """A source of credentials gave none.
+
+    method: METHOD of botocore's provider, or None. why: without anything that the source said. is_final: only
+    somebody's help ends it. is_none: there is no source.
+    """
+
+    def __init__(
+        self, method: str | None, why: str, *, is_final: bool = False, is_none: bool = False, text: str = ""
+    ) -> None:
+        super().__init__(why)
+        self._method, self._why, self._text = method, why, text
+        self.is_none, self.is_final = is_none, is_final or is_none
+        self.is_missing_file = is_final and why in _FILE_ERRORS
+
+    @classmethod
+    def of(cls, error: Exception, method: str, *, is_start: bool) -> CredentialsFailed:
+        """The failure that an exception of a source comes to. is_start: there were no credentials before."""
+        if isinstance(error, CredentialsFailed):
+            return error
+        name = str(error) if isinstance(error, ClientRaised) else type(error).__name__
+        named = getattr(error, "kwargs", None)
+        method = str(named.get("provider") or method) if isinstance(named, dict) else method
+        code = error_code(error)
+        at = _address(error)
+        why = code or (f"{name} at {at}" if at else name)
+        text = ""
+        if isinstance(error, PyKclError):
+            is_final, text = isinstance(error, SetupError), str(error)
+        elif {kind.__name__ for kind in type(error).__mro__} & _NO_CREDENTIALS:
+            is_final, text = True, _UNUSABLE.format(name)
+        elif is_start and name in _FILE_ERRORS:
+            is_final, text = True, _MISSING_FILE.format(name)
+        elif is_start and method == "container-role" and name == "ValueError":
+            is_final = True  # the address is none that boto3 asks
+        else:
+            is_final = code not in (None, *_REFUSED_IDENTITIES) and isinstance(
+                sort_failure(error, doing=""), SetupError
+            )
+        return cls(method, why, is_final=is_final, text=text)
+
+    def again(self) -> CredentialsFailed:
+        """The same failure, to be raised: it has no traceback yet."""
+        return CredentialsFailed(
+            self._method, self._why, is_final=self.is_final, is_none=self.is_none, text=self._text
+        )
+
+    def failure(self, doing: str) -> PyKclError:
+        """The pykcl error, to be raised outside of the except block."""
+        source, remedy = _SOURCES.get(self._method or "", _SOME_SOURCE)
+        if self.is_none:
+            return SetupError(NO_CREDENTIALS).about("E04")
+        if self._text:
+            kind = SetupError if self.is_final else TemporaryError
+            return kind(self._text).about("E04")
+        text = f"{doing} failed: AWS credentials could not be obtained from {source} ({self._why})."
+        if self.is_final:
+            return SetupError(f"{text} Do: {remedy}.").about("E04")
+        return TemporaryError(f"{text} It may work later; if it does not, {remedy}.").about("E04")
+
+    def of_renewal(self, ends: object) -> PyKclError:
+        """The error for a renewal that is late. ends: when the credentials in use end, a datetime or None."""
+        source, remedy = _SOURCES.get(self._method or "", _SOME_SOURCE)
+        until = f", and those in use end at {ends:%Y-%m-%d %H:%M:%S %Z}" if isinstance(ends, datetime) else ""
+        return TemporaryError(
+            f"AWS credentials are not renewed: {source} ({self._why}){until}. It is asked again; meanwhile {remedy}."
+        ).about("E04")
+
+
+NO_CREDENTIALS = (
+    "No AWS credentials. boto3 searched AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, the AWS "
+    "profile and the role of the container or instance. Provide one, or pass a boto3 session. On an instance whose "
+    "metadata service is slow, set AWS_METADATA_SERVICE_TIMEOUT and AWS_METADATA_SERVICE_NUM_ATTEMPTS."
+)
+_MISSING_FILE = (
+    "AWS credentials could not be obtained ({}): a file that boto3 takes them from is missing or may not be read. "
+    "Check AWS_WEB_IDENTITY_TOKEN_FILE, AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE, the AWS profile and the volumes that "
+    "are mounted."
+)
+_UNUSABLE = (
+    "AWS credentials are needed, and boto3 found none it can use ({}). Set AWS_ACCESS_KEY_ID and "
+    "AWS_SECRET_ACCESS_KEY, AWS_PROFILE, a role of the container or instance, or pass a boto3 session."
+)
+
+
 def aws_errors() -> tuple[type[Exception], ...]:
     """The exceptions of a boto3 client that is called by `calling`, for an `except` clause; anything else is a
     defect and must not be caught.
@@ -138,7 +253,9 @@ def calling(method: Callable[P, T], *, parses: bool = True, renews: bool = True)
         try:
             return once(*args, **kwargs)
         except passing as error:
-            if not renews or not renewed(_credentials_of(method), error_code(error)):
+            if not renews or not renewed(
+                credentials_of(getattr(method, "__self__", None)), error_code(error)
+            ):
                 raise
         # Outside the except block: no error of this call may have the refusal in its chain.
         return once(*args, **kwargs)
@@ -162,10 +279,9 @@ def renewed(credentials: Any, code: str | None) -> bool:
     return callable(renew) and bool(renew())
 
 
-def _credentials_of(method: Any) -> Any:
-    """Return the credentials of the client whose method it is, or those whose own method it is."""
-    owner = getattr(method, "__self__", None)
-    return getattr(getattr(owner, "_request_signer", None), "_credentials", owner)
+def credentials_of(client: Any) -> Any:
+    """Return the credentials that a client of boto3 signs with; what is no client, as it is."""
+    return getattr(getattr(client, "_request_signer", None), "_credentials", client)
 
 
 def error_code(error: Exception) -> str | None:
@@ -270,6 +386,8 @@ def _for_setup(error: Exception, code: str, doing: str, who: str) -> SetupError 
 
 def _without_answer(error: Exception, code: str | None, doing: str) -> PyKclError:
     """code: of STS, where it gave no credentials; the service itself was not asked then."""
+    if isinstance(error, CredentialsFailed):
+        return error.failure(doing)
     names = {kind.__name__ for kind in type(error).__mro__}
     name = type(error).__name__
     if code or isinstance(error, ClientRaised) or names & _NO_CREDENTIALS_NOW:

@@ -30,6 +30,7 @@ from botocore.exceptions import ClientError
 
 from pykcl.aws.errors import MALFORMED, aws_errors, error_code, sort_failure, unreadable
 from pykcl.aws.kinesis_decode import NO_END, UnprovenEnd, description_of, refused, shards_of
+from pykcl.aws.renewed_credentials import trouble_of
 from pykcl.aws.server_clock import ServerClock, date_of
 from pykcl.aws.transport.connection import wait_for_any
 from pykcl.aws.transport.get_records import PageReads, PendingPage
@@ -290,6 +291,10 @@ class KinesisStream:
         """Kinesis' clock, epoch milliseconds, rounded down to the second; see `interfaces.Stream`."""
         millis = self._clock.seen_millis() if as_seen else self._clock.bound_millis()
         return millis // 1000 * 1000
+
+    def credentials_trouble(self) -> PyKclError | None:
+        """See `interfaces.HasCredentials`."""
+        return trouble_of(self._client)
 
     def _stream(self) -> dict[str, Any]:
         return {"StreamARN": self._arn} if self._arn is not None else {"StreamName": self._name}

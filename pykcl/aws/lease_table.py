@@ -23,6 +23,7 @@ from pykcl.aws.errors import (
     sort_failure,
     unreadable,
 )
+from pykcl.aws.renewed_credentials import trouble_of
 from pykcl.aws.table_admin import (
     METRICS_SUFFIX,
     NewTable,
@@ -113,6 +114,10 @@ class DynamoDBLeaseTable:
     @property
     def name(self) -> str:
         return self._name
+
+    def credentials_trouble(self) -> PyKclError | None:
+        """See `interfaces.HasCredentials`."""
+        return trouble_of(self._client)
 
     def prepare(self, *, create: bool) -> bool:
         """See `ports.LeaseTable`. Does not wait: TemporaryError says that the table is not usable yet; call again."""

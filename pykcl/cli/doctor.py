@@ -139,8 +139,8 @@ def _write_bundle(path: Path, facts: Facts, *, keep_names: bool) -> None:
 
     runtime = SystemRuntime()
     redactor = None if keep_names else redactor_of(facts, runtime.token() + runtime.token())
-    # Findings about a .properties file name programs and paths of this machine.
-    findings = diagnose(replace(facts, file=None))
+    # Findings about a .properties file name programs and paths of this machine; hosts are endpoints.
+    findings = diagnose(replace(facts, file=None, account=replace(facts.account, hosts={})))
     now = format_time(runtime.utcnow_millis(), milliseconds=False)
     texts = bundle_of(facts, findings, redactor, now)
     try:

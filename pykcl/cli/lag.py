@@ -156,18 +156,18 @@ class _Sources:
 
     def _unleased(self, view: TableSnapshot) -> list[Unleased]:
         try:
-            self._kinesis = self._kinesis or kinesis_lag(self._target, view, self._runtime)
+            self._kinesis = self._kinesis or self._target.kinesis_lag(view, self._runtime)
             self._unlisted = ""
             return self._kinesis.unleased(view.leases, view.unreadable.keys())
         except PyKclError as error:
             if self._other is None:
                 raise
-            self._unlisted = f"Shards without a lease were not looked for: {error}"
+            self._unlisted = f"Shards without a lease were not searched for: {error}"
             return []
 
     @property
     def notes(self) -> list[str]:
-        """What the last measurement cost, and lacks, as text."""
+        """Text on the last measurement: its cost, and the shards that it lacks."""
         source = self._other or self._kinesis
         return [*filter(None, (self._unlisted,)), *((source.cost,) if source is not None else ())]
 
@@ -221,23 +221,6 @@ def _code(total: TotalLag) -> int:
     if total.late:
         return ExitCode.FINDING
     return ExitCode.FAILED if total.unknown else ExitCode.OK
-
-
-def kinesis_lag(
-    target: Target, view: TableSnapshot, runtime: Runtime, *, max_reads: int | None = None
-) -> KinesisLag:
-    """Return the lag by Kinesis of the given stream, else of the one that the leases name. max_reads: as there.
-
-    Raises ConfigError, SetupError, TemporaryError.
-    """
-    from pykcl.operate.lag import MAX_READS, KinesisLag
-
-    name = target.stream or view.stream_arn
-    if name is None:
-        raise ConfigError("The lease table does not name its stream. Do: --stream NAME.")
-    stream = target.kinesis(name)
-    stream.describe()
-    return KinesisLag(stream, runtime, start=target.config.start_position, max_reads=max_reads or MAX_READS)
 
 
 def _columns() -> tuple[Column, ...]:

@@ -12,7 +12,6 @@ import click
 
 from pykcl.cli.console import print_notice, say
 from pykcl.cli.errors import ExitCode
-from pykcl.cli.lag import kinesis_lag
 from pykcl.cli.options import Duration, VerbGroup
 from pykcl.cli.output import (
     Colour,
@@ -628,7 +627,7 @@ def _unleased(target: Target, view: TableSnapshot) -> tuple[list[Unleased], list
     if view.streams or (target.stream is None and view.stream_arn is None):
         return [], []
     try:
-        return kinesis_lag(target, view, SystemRuntime()).unleased(view.leases, view.unreadable.keys()), []
+        return target.kinesis_lag(view, SystemRuntime()).unleased(view.leases, view.unreadable.keys()), []
     except PyKclError as error:
         return [], [f"Shards without a lease are not shown: {error}"]
 

@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     from pykcl.operate.aws.clients import OperatorClients
     from pykcl.operate.aws.lease_table import PacedTable, RowWriter, TableScanner
     from pykcl.operate.aws.streams import StreamAdmin, StreamSummary
+    from pykcl.operate.lag import KinesisLag
+    from pykcl.operate.snapshot import TableSnapshot
+    from pykcl.runtime import Runtime
 
 Need = Literal["table", "stream", "application"]
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -110,8 +113,24 @@ class Target:
             raise ConfigError("No stream. Do: --stream NAME (or its ARN).")
         return KinesisStream(self.clients.client("kinesis"), name, SystemRuntime())
 
+    # -- decorators ------------------------------------------------------------------------------------------------
 
-# -- decorators ------------------------------------------------------------------------------------------------
+    def kinesis_lag(
+        self, view: TableSnapshot, runtime: Runtime, *, max_reads: int | None = None
+    ) -> KinesisLag:
+        """Return the lag by Kinesis of the given stream, else of the one that the leases name. max_reads: as there.
+
+        Raises ConfigError, SetupError, TemporaryError.
+        """
+        from pykcl.operate.lag import MAX_READS, KinesisLag
+
+        name = self.stream or view.stream_arn
+        if name is None:
+            raise ConfigError("The lease table does not name its stream. Do: --stream NAME.")
+        stream = self.kinesis(name)
+        stream.describe()
+        start = self.config.start_position
+        return KinesisLag(stream, runtime, start=start, max_reads=max_reads or MAX_READS)
 
 
 def fleet_options(*needs: Need, stream_argument: str | None = None) -> Callable[[Command], Command]:

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING
 import click
 
 from pykcl.cli.console import announce
-from pykcl.cli.lag import kinesis_lag
 from pykcl.cli.options import Duration, Verb
 from pykcl.cli.settings import worker_token
 from pykcl.cli.target import Target, fleet_options
@@ -172,4 +171,4 @@ def _kinesis_lag(target: Target, runtime: Runtime) -> KinesisLag:
     view = TableSnapshot() if target.stream is not None else target.scanner().scan()
     if view.streams:
         raise ConfigError("The table holds leases of several streams; this can be asked of one stream only.")
-    return kinesis_lag(target, view, runtime, max_reads=READS_PER_ROUND)
+    return target.kinesis_lag(view, runtime, max_reads=READS_PER_ROUND)

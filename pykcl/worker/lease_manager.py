@@ -23,7 +23,7 @@ from pykcl.worker.membership import Membership
 from pykcl.worker.shard_sync import ShardSync
 from pykcl.worker.table_scanner import TableScanner
 from pykcl.worker.threads import ThreadHeartbeat
-from pykcl.worker.watchdog import NameWatch, ProcessorWatchdog, Readiness
+from pykcl.worker.watchdog import CredentialsWatch, NameWatch, ProcessorWatchdog, Readiness
 
 OVERDUE_AFTER = 3
 """Failover times for which a lease may be free before it is taken beyond the fair share (Java: the same)."""
@@ -54,6 +54,7 @@ class LeaseManager:
         self._membership = Membership(context)
         self._processors = ProcessorWatchdog(context)
         self._names = NameWatch(context)
+        self._credentials = CredentialsWatch(context)
         self._measures = TakeMeasures(context, OVERDUE_AFTER * context.config.failover_time)
         self._ended_here: set[str] = set()
         self._left_alone: dict[str, float] = {}
@@ -103,6 +104,7 @@ class LeaseManager:
         while not self._stop:
             self._wake.clear()
             self.pulse.beat()
+            self._credentials.check()
             try:
                 pause = self._step()
                 failures = 0

@@ -96,9 +96,10 @@ class LeaseWorker:
 
     @property
     def unwritten_end(self) -> float | None:
-        """When the end of the shard was read (monotonic seconds), while this worker has the lease and is to write it.
+        """Time at which the end of the shard was read, while this worker has the lease and is to write it.
 
-        None otherwise: once the lease is lost, another worker may have written the end, whatever this thread does.
+        Monotonic seconds. None otherwise: once the lease is lost, another worker may have written the end, whatever
+        this thread does.
         """
         held = self.scope.held
         is_ending = self.state is State.ENDING and held is not None and not held.is_over

@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable, Sequence
 
 from pykcl.errors import SetupError
 from pykcl.events import LossReason, ProcessorReturned, ProcessorSlow, ProcessorTimedOut, RecordNotAcked
+from pykcl.interfaces import HasCredentials
 from pykcl.metrics import catalog
 from pykcl.model.checkpoint import Checkpoint
 from pykcl.model.lease import Lease
@@ -199,6 +200,21 @@ class NameWatch:
             f"is {found[0]}. Each takes them for its own, so this one leaves them alone."
         )
         context.failures.failed(Activity.HAVING_ITS_OWN_NAME, why.about("E08"))
+
+
+class CredentialsWatch:
+    """Used by the LeaseManager's thread only: reports credentials that are not renewed, long before they end."""
+
+    def __init__(self, context: Context) -> None:
+        self._failures = context.failures
+        self._adapters = [one for one in (context.table, context.stream) if isinstance(one, HasCredentials)]
+
+    def check(self) -> None:
+        troubles = [trouble for one in self._adapters if (trouble := one.credentials_trouble()) is not None]
+        if troubles:
+            self._failures.failed(Activity.RENEWING_CREDENTIALS, troubles[0])
+        else:
+            self._failures.worked(Activity.RENEWING_CREDENTIALS)
 
 
 def _is_at_work(worker: LeaseWorker) -> bool:

@@ -14,8 +14,9 @@ from botocore.credentials import Credentials
 from calls import call_all, waiting_for
 from server_between import Answer
 
-from pykcl.aws.clients import RenewedCredentials, connect, open_clients
+from pykcl.aws.clients import connect, open_clients
 from pykcl.aws.errors import calling
+from pykcl.aws.renewed_credentials import RenewedCredentials
 from pykcl.config import Config
 from pykcl.errors import SetupError, TemporaryError
 from pykcl.events import FailureStarted
@@ -363,7 +364,7 @@ def test_a_token_that_sts_does_not_know_is_trouble_with_credentials(
 # -- without a server ------------------------------------------------------------------------------------------
 
 
-class Clock:
+class Clock(SystemRuntime):
     now = 1000.0
 
     def monotonic(self):
@@ -378,13 +379,15 @@ def source():
 
 @pytest.fixture
 def credentials(source):
-    def search():
+    def search(_):
         source.searches += 1
         if isinstance(source.keys, Exception):
             raise source.keys
         return source.keys
 
-    return RenewedCredentials(Credentials("A", "s", "t"), search, source.clock)
+    found = RenewedCredentials(lambda _: Credentials("A", "s", "t"), search, source.clock)
+    found.get_frozen_credentials()
+    return found
 
 
 def test_a_search_in_vain_is_repeated_with_growing_pauses_of_a_minute_at_most(credentials, source):

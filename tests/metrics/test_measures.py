@@ -422,7 +422,7 @@ def test_a_worker_that_loses_a_lease_says_why_in_words_and_in_the_metrics(fleet,
     }
     line, _, hint = line_of(lost[0]).partition(" code=")
     assert line == f"lease lost shard={lost[0].shard} cause={cause!r} new_owner={new_owner or '-'}"
-    assert hint[:3] == ("E08" if label == "WorkerIdentifierInUse" else "")
+    assert hint[:3] == {"WorkerIdentifierInUse": "E08", "RowDeleted": "E29"}.get(label, "")
 
 
 def test_a_lease_whose_release_got_no_answer_is_not_counted_as_lost_and_its_checkpointer_says_why(fleet):

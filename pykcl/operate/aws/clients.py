@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from pykcl.aws.clients import client_config, create_client, new_session, refuse_missing_credentials
 from pykcl.aws.credentials import ClientSpec, open_session
@@ -16,6 +17,8 @@ from pykcl.errors import ConfigError
 CONNECTIONS = 32
 _CONNECT_TIMEOUT = 5.0
 _READ_TIMEOUT = 15.0
+_CREDENTIALS_PATIENCE = 60.0
+"""A command that prints credentials may ask a person for a code before."""
 
 
 @dataclass(frozen=True)
@@ -24,7 +27,7 @@ class OperatorClients:
 
     profile, region, endpoint (URL, for every service): None for boto3's default. specs: of "kinesis" and "dynamodb" in
     a worker's file; profile, region and endpoint override them. fallback_region: used if neither region nor specs name
-    one.
+    one. hosts: that requests have gone to since `note_hosts`, each with the operations ("kinesis.ListShards").
     """
 
     profile: str | None = None
@@ -32,6 +35,7 @@ class OperatorClients:
     endpoint: str | None = None
     specs: Mapping[str, ClientSpec] = field(default_factory=dict, repr=False)
     fallback_region: str | None = None
+    hosts: dict[str, set[str]] = field(default_factory=dict, init=False, repr=False)
     _sessions: dict[object, Any] = field(default_factory=dict, init=False, repr=False)
     _clients: dict[str, Any] = field(default_factory=dict, init=False, repr=False)
 
@@ -45,6 +49,14 @@ class OperatorClients:
         if key not in self._clients:
             self._clients[key] = self._open(service, attempts)
         return self._clients[key]
+
+    def note_hosts(self, client: Any) -> None:
+        """Note from now on where the requests of this client go."""
+        client.meta.events.register_last("before-send", self._note, unique_id="pykcl-hosts")
+
+    def _note(self, request: Any, event_name: str, **_: object) -> None:
+        host = urlsplit(str(request.url)).netloc.rpartition("@")[2]
+        self.hosts.setdefault(host, set()).add(event_name.partition(".")[2])
 
     def session(self, service: str) -> Any:
         """Return the boto3 session of the clients of this service. Raises SetupError, TemporaryError."""
@@ -105,7 +117,7 @@ class OperatorClients:
             key = self.profile
             if key not in self._sessions:
                 session = new_session(profile=self.profile)
-                refuse_missing_credentials(session)
+                refuse_missing_credentials(session, patience=_CREDENTIALS_PATIENCE)
                 self._sessions[key] = session
         return self._sessions[key]
 

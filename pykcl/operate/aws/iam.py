@@ -372,6 +372,7 @@ def identity_of(clients: OperatorClients, service: str) -> Identity:
         endpoint_url=clients.endpoint,
         config=client_config(connect_timeout=3.0, read_timeout=5.0, connections=1),
     )
+    clients.note_hosts(sts)
     if is_aws(endpoint) != is_aws(str(sts.meta.endpoint_url)):
         return Identity(**known, why_not=f"{service} has an endpoint of its own, and STS has not")
     try:
@@ -401,11 +402,12 @@ def _known(credentials: Any) -> dict[str, Any]:
     except MALFORMED as error:
         failure = SetupError(f"Getting AWS credentials failed ({type(error).__name__}). Check their source.")
     else:
-        expires = getattr(credentials, "_expiry_time", None)
+        # What stands in for botocore's has those.
+        found = getattr(credentials, "found", credentials)
         return {
-            "source": str(getattr(credentials, "method", None) or "given"),
-            "expires_at": _time(expires),
-            "is_fixed": has_token and not hasattr(credentials, "refresh_needed"),
+            "source": str(getattr(found, "method", None) or "given"),
+            "expires_at": _time(getattr(found, "_expiry_time", None)),
+            "is_fixed": has_token and not hasattr(found, "refresh_needed"),
         }
     # Outside the except blocks: boto3's message may quote a line of a credentials file.
     try:

@@ -172,6 +172,10 @@ def check_clock(facts: Facts) -> Iterator[Finding]:
 
 
 def check_reach(facts: Facts) -> Iterator[Finding]:
+    hosts = facts.account.hosts
+    if hosts:
+        asked = "; ".join(f"{host} ({', '.join(operations)})" for host, operations in hosts.items())
+        yield found("hosts-asked", f"asked: {asked}")
     for kind, id in (("unreachable", "aws-unreachable"), ("refused", "aws-unreachable")):
         bad = {
             probe.action.split(":")[0]: probe for probe in facts.probes if probe.trouble and probe.trouble.kind == kind

@@ -57,7 +57,7 @@ class AccountFacts:
     """Credentials, regions and clock. regions: service -> region. named_regions: source ("AWS_REGION") -> its region.
 
     no_region, no_credentials: the error without one, else "". identity: of the credentials for Kinesis. skew: seconds
-    by which AWS' clock is ahead of ours; None without an answer.
+    by which AWS' clock is ahead of ours; None without an answer. hosts: that were asked -> the operations.
     """
 
     regions: Mapping[str, str] = field(default_factory=dict)
@@ -66,6 +66,7 @@ class AccountFacts:
     no_credentials: str = ""
     identity: Identity | None = None
     skew: float | None = None
+    hosts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -64,6 +64,7 @@ _KINDS: Mapping[str, Sequence[tuple[str, Level, str | None, str]]] = {
          "the clocks differ by four minutes or more; AWS refuses signatures that are off by five"),
     ],
     "reach": [
+        ("hosts-asked", "info", None, "the hosts that the requests of this check went to, each with the operations"),
         ("aws-unreachable", "error", None, "a service did not answer, or failed"),
         ("aws-throttles", "warning", "E19",
          "a service refused calls for their rate; others use up the shards' reads or the table's units"),

@@ -146,6 +146,8 @@ class _Gatherer:
         self._kinesis = question.clients.client("kinesis")
         self._dynamodb = question.clients.client("dynamodb")
         self._listed: tuple[Shard, ...] = ()
+        for client in (self._kinesis, self._dynamodb):
+            question.clients.note_hosts(client)
 
     def all(self, facts: Facts) -> Facts:
         table = self._table(self._question.table) if self._question.table is not None else None
@@ -166,7 +168,9 @@ class _Gatherer:
         facts = replace(
             facts, letters=letter_facts(self._question.config, self._question.clients, self._runtime)
         )
-        return replace(facts, simulation=self._simulation(facts))
+        facts = replace(facts, simulation=self._simulation(facts))
+        hosts = {host: tuple(sorted(asked)) for host, asked in sorted(self._question.clients.hosts.items())}
+        return replace(facts, account=replace(facts.account, hosts=hosts))
 
     # -- the table ---------------------------------------------------------------------------------------------
 
@@ -280,6 +284,9 @@ class _Gatherer:
         except PyKclError:
             return StreamFacts(name=name)
         found = StreamFacts(**asdict(summary))
+        # By its ARN, as a worker: the requests may then go to other hosts.
+        if found.arn:
+            named = {"StreamARN": found.arn}
         return found if summary.status in ("CREATING", "DELETING") else self._shards(found, named)
 
     def _shards(self, found: StreamFacts, named: Mapping[str, str]) -> StreamFacts:
@@ -308,9 +315,11 @@ class _Gatherer:
             lambda: self._kinesis.get_shard_iterator(**named, ShardId=shard, ShardIteratorType="LATEST"),
         )
         iterator = (opened or {}).get("ShardIterator")
+        arn = {key: value for key, value in named.items() if key == "StreamARN"}
         if iterator:
             self._prober.ask(
-                "kinesis:GetRecords", lambda: self._kinesis.get_records(ShardIterator=iterator, Limit=1)
+                "kinesis:GetRecords",
+                lambda: self._kinesis.get_records(**arn, ShardIterator=iterator, Limit=1),
             )
 
     def _unleased(self, view: TableSnapshot | None) -> tuple[Unleased, ...]:

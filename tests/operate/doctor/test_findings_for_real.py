@@ -33,7 +33,7 @@ from tests.java_compat.scenarios import java_3x
 
 HEALTHY = {
     "process-ok", "credentials-ok", "region-ok", "clock-ok", "stream-ok", "lag-ok", "table-ok", "permissions-ok",
-    "permissions-unproven", "peers-ok",
+    "permissions-unproven", "peers-ok", "hosts-asked",
 }  # fmt: skip
 QUICK = {"table-missing", "stream-missing", "records-trimmed", "permission-denied"}
 """One of each kind of set-up; the others are slow tests."""
@@ -188,6 +188,11 @@ def _(world):
 @makes("aws-unreachable", "kinesis:")
 def _(world):
     world.aws.faults.replace([FaultRule("error", "kinesis", "ListShards")])
+
+
+@makes("hosts-asked", "kinesis.GetRecords")
+def _(world):
+    """Those of a healthy set-up."""
 
 
 @makes("aws-throttles", "kinesis:GetRecords")

@@ -1,0 +1,155 @@
+"""A source of credentials that fails or hangs when a worker starts is waited for, and named with what to do."""
+
+import threading
+from types import SimpleNamespace
+
+import boto3
+import pytest
+from botocore.utils import ContainerMetadataFetcher
+from calls import waiting_for
+from credential_sources import ROLES, SOURCES, Agent, Command, Imds, Sts
+
+from pykcl.aws.clients import connect, open_clients
+from pykcl.aws.credentials import ClientSpec, CredentialsSource, open_specified_clients
+from pykcl.config import Config
+from pykcl.errors import PyKclError, SetupError, TemporaryError
+from pykcl.events import FailureStarted
+from pykcl.processor import RecordProcessor
+from pykcl.runtime import SystemRuntime
+from pykcl.worker.worker import Worker
+
+CONFIG = Config(application="orders-app", stream="orders")
+KINDS = {Sts: "web identity", Agent: "container", Imds: "instance", Command: "profile"}
+REMEDIES = {
+    Sts: "check that STS can be reached",
+    Agent: "check that the agent runs",
+    Imds: "set AWS_METADATA_SERVICE_TIMEOUT",
+    Command: "run that command by hand",
+}
+
+
+@pytest.fixture(params=SOURCES)
+def source(request, between, tmp_path, monkeypatch):
+    found = request.param(tmp_path, monkeypatch)
+    for service in ("KINESIS", "DYNAMODB"):
+        monkeypatch.setenv(f"AWS_ENDPOINT_URL_{service}", between.url)
+    monkeypatch.setattr(ContainerMetadataFetcher, "TIMEOUT_SECONDS", 0.3)
+    monkeypatch.setattr("pykcl.aws.renewed_credentials.FIRST_PATIENCE", 0.5)
+    yield found
+    found.close()
+
+
+class Nothing(RecordProcessor):
+    def process_records(self, batch):
+        """None come."""
+
+
+def started(clients=None, session=None, way="auto"):
+    """A worker that starts in a thread. events: its own. raised: what ended its start."""
+    events, raised = [], []
+    worker = Worker(
+        processor=Nothing,
+        config=Config(application="orders-app", stream="orders", http_transport=way, show_errors=False),
+        clients=clients,
+        session=session,
+        on_event=events.append,
+    )
+
+    def start():
+        try:
+            worker.start()
+        except PyKclError as error:
+            raised.append(error)
+
+    thread = threading.Thread(target=start)
+    thread.start()
+    return SimpleNamespace(worker=worker, events=events, raised=raised, thread=thread)
+
+
+def causes(start):
+    return [event.cause for event in start.events if isinstance(event, FailureStarted)]
+
+
+@pytest.mark.parametrize("trouble", ["refuses", "hangs"])
+@pytest.mark.parametrize("way", ["boto3", "auto"])
+def test_a_worker_waits_for_a_source_that_fails_at_its_start_and_names_it(source, trouble, way):
+    if trouble == "hangs":
+        source.hang()
+    start = started(way=way)
+    waiting_for(lambda: start.raised or causes(start))
+    assert not start.raised
+    assert f"AWS credentials could not be obtained from {source.name} (" in causes(start)[0]
+    assert REMEDIES[type(source)] in causes(start)[0]
+    source.come("AKID")
+    start.thread.join(60)
+    start.worker.stop()
+    assert not start.raised
+    assert not start.thread.is_alive()
+
+
+def test_a_source_that_a_file_names_is_waited_for_too(source):
+    specs = {
+        service: ClientSpec(credentials=(CredentialsSource(kind=KINDS[type(source)]),))
+        for service in ("kinesis", "dynamodb")
+    }
+    start = started(open_specified_clients(Config(application="orders-app", stream="orders"), specs))
+    waiting_for(lambda: start.raised or causes(start))
+    assert source.name in causes(start)[0]
+    source.come("AKID")
+    start.thread.join(60)
+    start.worker.stop()
+    assert not start.raised
+
+
+def test_the_source_of_a_session_that_is_passed_is_waited_for_too(source):
+    start = started(session=boto3.Session())
+    waiting_for(lambda: start.raised or causes(start))
+    assert source.name in causes(start)[0]
+    source.come("AKID")
+    start.thread.join(60)
+    start.worker.stop()
+    assert not start.raised
+
+
+@pytest.mark.parametrize(
+    ("answer", "waits"),
+    [
+        (lambda path: (404, "none"), False),
+        (lambda path: (403, "switched off"), False),
+        (lambda path: (404, "not yet") if path == f"{ROLES}orders" else (200, "orders"), True),
+        (lambda path: (200, '{"Code": "AssumeRoleUnauthorizedAccess", "Message": "x"}'), True),
+        (lambda path: (401, "") if path.startswith(ROLES) else (500, ""), True),
+        (lambda path: (429, ""), True),
+    ],
+    ids=["no role", "switched off", "no credentials yet", "not assumed yet", "no token", "too many requests"],
+)
+def test_a_machine_without_a_role_is_not_waited_for_but_one_whose_role_comes_late_is(
+    tmp_path, monkeypatch, answer, waits
+):
+    source = Imds(tmp_path, monkeypatch)
+    source.key, source.answer = "AKID", answer
+    try:
+        if waits:
+            _, stream = connect(CONFIG, SystemRuntime())
+            with pytest.raises(TemporaryError, match=r"metadata service of the instance \(IMDS\)"):
+                stream.describe()
+        else:
+            with pytest.raises(SetupError, match="No AWS credentials"):
+                open_clients(CONFIG)
+    finally:
+        source.close()
+
+
+def test_a_machine_without_a_metadata_service_hears_what_to_set(tmp_path, monkeypatch):
+    source = Imds(tmp_path, monkeypatch)
+    source.close()
+    with pytest.raises(SetupError, match="AWS_METADATA_SERVICE_TIMEOUT"):
+        open_clients(CONFIG)
+
+
+def test_an_agent_at_an_address_that_boto3_does_not_ask_ends_the_start(tmp_path, monkeypatch):
+    source = Agent(tmp_path, monkeypatch)
+    monkeypatch.setenv("AWS_CONTAINER_CREDENTIALS_FULL_URI", "http://192.0.2.1/credentials")
+    with pytest.raises(SetupError, match="AWS_CONTAINER_CREDENTIALS_FULL_URI"):
+        open_clients(CONFIG)
+    source.close()
