@@ -188,8 +188,8 @@ def create_client(session: Any, service: str, **how: Any) -> Any:
         _refuse_unreadable_bundle(client)
         return client
     raise ConfigError(
-        f"A client of {service} cannot be made: {shown}. Do: look at the setting; it is one of region=, the endpoint "
-        "in the file or the command, AWS_REGION, AWS_DEFAULT_REGION, AWS_ENDPOINT_URL, "
+        f"A client of {service} cannot be made: {shown}. Do: correct the setting, one of region=, the "
+        "endpoint in the file or the command, AWS_REGION, AWS_DEFAULT_REGION, AWS_ENDPOINT_URL, "
         f"AWS_ENDPOINT_URL_{service.upper()}, another AWS_ variable and the AWS profile."
     )
 
@@ -234,7 +234,7 @@ def new_session(inner: Any = None, *, profile: str | None = None) -> Any:
         failure = sort_failure(error, doing="opening an AWS session")
     except ValueError as error:
         failure = ConfigError(
-            f"An AWS session cannot be opened: {refused_setting(error)}. Do: look at AWS_METADATA_SERVICE_TIMEOUT, "
+            f"An AWS session cannot be opened: {refused_setting(error)}. Do: check AWS_METADATA_SERVICE_TIMEOUT, "
             "AWS_METADATA_SERVICE_NUM_ATTEMPTS, other AWS_ variables and the AWS profile."
         )
     try:

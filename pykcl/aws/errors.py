@@ -7,6 +7,7 @@ first call.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Mapping
 from datetime import datetime
@@ -154,6 +155,37 @@ _SOME_SOURCE = (
     "check their source: a token file, a command, a service or code of your own",
 )
 
+_SOURCE_OPERATIONS: Mapping[str, str] = {
+    "AssumeRole": "assume-role",
+    "AssumeRoleWithWebIdentity": "assume-role-with-web-identity",
+    "GetRoleCredentials": "sso",
+    "CreateToken": "sso",
+    "CreateOAuth2Token": "login",
+}
+"""Operation with which botocore asks a source -> METHOD of its provider."""
+
+_REFUSED_ROLES: Mapping[str, str] = {
+    "assume-role": (
+        "let the trust policy of the role name the identity that asks, and a policy of that identity permit "
+        "sts:AssumeRole; role_arn names the role, in the AWS profile or the configuration file"
+    ),
+    "assume-role-with-web-identity": (
+        "let the trust policy of the role name issuer, subject and audience of the token; AWS_ROLE_ARN, or role_arn of "
+        "the AWS profile, names the role"
+    ),
+}
+
+_SOURCE_PARAMETERS: Mapping[str, tuple[str, str]] = {
+    "RoleArn": ("AWS_ROLE_ARN", "role_arn"),
+    "RoleSessionName": ("AWS_ROLE_SESSION_NAME", "role_session_name (session_name)"),
+    "WebIdentityToken": ("AWS_WEB_IDENTITY_TOKEN_FILE", "web_identity_token_file"),
+    "ExternalId": ("", "external_id"),
+    "DurationSeconds": ("", "duration_seconds"),
+    "SerialNumber": ("", "mfa_serial"),
+}
+"""Parameter of STS -> the variable that it comes from, and the key of a profile or a file."""
+_PARAMETER = re.compile(rf"\b({'|'.join(_SOURCE_PARAMETERS)})\b", re.IGNORECASE)
+
 _FILE_ERRORS = frozenset({"FileNotFoundError", "PermissionError", "NotADirectoryError", "IsADirectoryError"})
 
 
@@ -192,7 +224,16 @@ class CredentialsFailed(ClientRaised):
         code = error_code(error)
         why, remedy = (code or name, "") if code or isinstance(error, ClientRaised) else no_answer(error)
         text = ""
-        if isinstance(error, PyKclError):
+        if code in DENIED and method in _REFUSED_ROLES:
+            why, remedy = f"it refused the role, {code}", _REFUSED_ROLES[method]
+        if (parameter := _parameter_of(error)) is not None:
+            is_token = parameter == "WebIdentityToken"
+            # A file may be empty for the moment in which it is written.
+            is_final, text = (
+                is_start or not is_token,
+                _REFUSED_PARAMETER.format(_setting_of(parameter, method)),
+            )
+        elif isinstance(error, PyKclError):
             is_final, text = isinstance(error, SetupError), str(error)
         elif {kind.__name__ for kind in type(error).__mro__} & _NO_CREDENTIALS:
             is_final, text = True, _UNUSABLE.format(name)
@@ -201,9 +242,7 @@ class CredentialsFailed(ClientRaised):
         elif is_start and method == "container-role" and name == "ValueError":
             is_final = True  # the address is none that boto3 asks
         else:
-            is_final = code not in (None, *_REFUSED_IDENTITIES) and isinstance(
-                sort_failure(error, doing=""), SetupError
-            )
+            is_final = code not in (None, *_REFUSED_IDENTITIES) and bool(_for_setup(error, str(code), "", ""))
         return cls(method, why, is_final=is_final, text=text, remedy=remedy)
 
     def again(self) -> CredentialsFailed:
@@ -247,6 +286,10 @@ _MISSING_FILE = (
     "AWS credentials could not be obtained ({}): a file that boto3 takes them from is missing or may not be read. "
     "Check AWS_WEB_IDENTITY_TOKEN_FILE, AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE, the AWS profile and the volumes that "
     "are mounted."
+)
+_REFUSED_PARAMETER = (
+    "AWS credentials could not be obtained from STS: it does not take {}. Do: correct the value: it may be empty, too "
+    "short, or have characters that STS does not take."
 )
 _UNUSABLE = (
     "AWS credentials are needed, and boto3 found none it can use ({}). Set AWS_ACCESS_KEY_ID and "
@@ -339,9 +382,9 @@ def sort_failure(error: Exception, *, doing: str, who: str = "this worker") -> P
     """
     if isinstance(error, PyKclError):
         return error
-    code = error_code(error)
-    if code is None or code in _REFUSED_IDENTITIES:
-        return _without_answer(error, code, doing)
+    code, source = error_code(error), _SOURCE_OPERATIONS.get(getattr(error, "operation_name", ""))
+    if code is None or source is not None:
+        return _without_answer(error, source, doing)
     if code in THROTTLING:
         return Throttled(f"{doing} was throttled by AWS ({code}). Slow down, then try again.")
     found = _for_setup(error, code, doing, who)
@@ -421,14 +464,40 @@ def _for_now(error: Exception, code: str, doing: str) -> TemporaryError:
     )
 
 
-def _without_answer(error: Exception, code: str | None, doing: str) -> PyKclError:
-    """code: of STS, where it gave no credentials; the service itself was not asked then."""
-    if isinstance(error, CredentialsFailed):
-        return error.failure(doing)
+def _parameter_of(error: Exception) -> str | None:
+    """Return the parameter of STS that botocore, or STS, does not take; None for other errors."""
+    named = getattr(error, "kwargs", None)
+    if type(error).__name__ == "ParamValidationError" and isinstance(named, dict):
+        text = named.get("report")
+    elif (
+        getattr(error, "operation_name", "") in _SOURCE_OPERATIONS and error_code(error) == "ValidationError"
+    ):
+        text = _answer(error)["Error"].get("Message")
+    else:
+        return None
+    found = _PARAMETER.search(str(text))
+    return found and next(name for name in _SOURCE_PARAMETERS if name.lower() == found[1].lower())
+
+
+def _setting_of(parameter: str, method: str) -> str:
+    """Return the setting that a parameter of STS comes from, as this provider of botocore finds it."""
+    variable, key = _SOURCE_PARAMETERS[parameter]
+    value = None if method == "assume-role" else os.environ.get(variable)
+    if value is None:
+        return f"{key} of the AWS profile or the configuration file"
+    if parameter == "WebIdentityToken":
+        return f"what is in the file {value}, which {variable} of the environment names"
+    return f"{variable} of the environment"
+
+
+def _without_answer(error: Exception, source: str | None, doing: str) -> PyKclError:
+    """source: METHOD of botocore's provider of credentials that has answered: the service itself was not asked then."""
+    if source is not None or _parameter_of(error) is not None or isinstance(error, CredentialsFailed):
+        return CredentialsFailed.of(error, source or "", is_start=False).failure(doing)
     names = {kind.__name__ for kind in type(error).__mro__}
     name = type(error).__name__
-    if code or isinstance(error, ClientRaised) or names & _NO_CREDENTIALS_NOW:
-        why = code or (str(error) if isinstance(error, ClientRaised) else name)
+    if isinstance(error, ClientRaised) or names & _NO_CREDENTIALS_NOW:
+        why = str(error) if isinstance(error, ClientRaised) else name
         return TemporaryError(
             f"{doing} was not sent: AWS credentials could not be obtained ({why}). It may work later; if it does "
             "not, check their source: a token file, a command, a service or code of your own."
@@ -450,7 +519,7 @@ def _without_answer(error: Exception, code: str | None, doing: str) -> PyKclErro
 def _unsent(error: Exception, names: set[str], doing: str) -> SetupError | None:
     if names & _REFUSED_SETTINGS:
         return SetupError(
-            f"{doing} was not sent, as a setting of boto3 does not permit it: {refused_setting(error)}. Do: look at "
+            f"{doing} was not sent, as a setting of boto3 does not permit it: {refused_setting(error)}. Do: check "
             "AWS_ACCOUNT_ID_ENDPOINT_MODE with AWS_ACCOUNT_ID, AWS_USE_FIPS_ENDPOINT, AWS_USE_DUALSTACK_ENDPOINT, "
             "other AWS_ variables and the AWS profile."
         )
