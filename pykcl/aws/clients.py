@@ -178,10 +178,12 @@ def open_client(
 def create_client(session: Any, service: str, **how: Any) -> Any:
     """`session.client`. Raises ConfigError for a region, an endpoint or another setting that no request could be sent
     with, SetupError for authorities that cannot be read."""
-    from botocore.exceptions import BotoCoreError
+    from botocore.exceptions import BotoCoreError, NoRegionError
 
     try:
         client = session.client(service, **how)
+    except NoRegionError:
+        raise
     except (ValueError, BotoCoreError) as error:
         shown = refused_setting(error)
     else:
@@ -203,7 +205,7 @@ def _refuse_unreadable_bundle(client: Any) -> None:
     if way is None or not isinstance(way.trusts, str | os.PathLike) or not way.url.startswith("https:"):
         return
     try:
-        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cafile=way.trusts)
+        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cafile=os.path.expanduser(way.trusts))
     except OSError as error:
         why = unreadable_bundle(error) or type(error).__name__
     else:

@@ -227,12 +227,10 @@ class CredentialsFailed(ClientRaised):
         if code in DENIED and method in _REFUSED_ROLES:
             why, remedy = f"it refused the role, {code}", _REFUSED_ROLES[method]
         if (parameter := _parameter_of(error)) is not None:
-            is_token = parameter == "WebIdentityToken"
+            method = method or "assume-role-with-web-identity"
+            why, remedy = f"it does not take {_setting_of(parameter, method)}", _REFUSED_VALUE
             # A file may be empty for the moment in which it is written.
-            is_final, text = (
-                is_start or not is_token,
-                _REFUSED_PARAMETER.format(_setting_of(parameter, method)),
-            )
+            is_final = is_start or parameter != "WebIdentityToken"
         elif isinstance(error, PyKclError):
             is_final, text = isinstance(error, SetupError), str(error)
         elif {kind.__name__ for kind in type(error).__mro__} & _NO_CREDENTIALS:
@@ -287,10 +285,7 @@ _MISSING_FILE = (
     "Check AWS_WEB_IDENTITY_TOKEN_FILE, AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE, the AWS profile and the volumes that "
     "are mounted."
 )
-_REFUSED_PARAMETER = (
-    "AWS credentials could not be obtained from STS: it does not take {}. Do: correct the value: it may be empty, too "
-    "short, or have characters that STS does not take."
-)
+_REFUSED_VALUE = "correct the value: it may be empty, too short, or have characters that STS does not take"
 _UNUSABLE = (
     "AWS credentials are needed, and boto3 found none it can use ({}). Set AWS_ACCESS_KEY_ID and "
     "AWS_SECRET_ACCESS_KEY, AWS_PROFILE, a role of the container or instance, or pass a boto3 session."

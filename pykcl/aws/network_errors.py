@@ -66,7 +66,7 @@ def note_way(error: Exception, client: Any) -> None:
     """Keep in an error of botocore which way the request of this client went."""
     named = getattr(error, "kwargs", None)
     if isinstance(named, dict) and "way" not in named:
-        named["way"] = way_of(client)
+        named["way"] = way_of(client, str(named.get("endpoint_url") or ""))
 
 
 def no_answer(error: Exception) -> NoAnswer:

@@ -196,7 +196,7 @@ def test_a_session_name_of_a_file_that_sts_does_not_take_is_named(tmp_path, monk
     )
     specs = {service: ClientSpec(credentials=(role,)) for service in ("kinesis", "dynamodb")}
     with pytest.raises(
-        SetupError, match=r"STS: it does not take role_session_name \(session_name\)"
+        SetupError, match=r"STS \(it does not take role_session_name \(session_name\)"
     ) as raised:
         open_specified_clients(CONFIG, specs)
     assert "defect" not in str(raised.value)

@@ -481,6 +481,15 @@ def test_a_bundle_that_cannot_be_read_ends_the_start_with_clients_that_were_give
         opened("auto", clients=clients)
 
 
+def test_a_bundle_in_the_home_folder_is_found(environment, resolved, certificate, tmp_path):
+    (tmp_path / "bundle.pem").write_bytes(certificate.read_bytes())
+    (tmp_path / "config").write_text("[default]\nca_bundle = ~/bundle.pem\n")
+    environment.delenv("AWS_CA_BUNDLE")
+    environment.setenv("HOME", str(tmp_path))
+    _, stream = opened("auto")
+    stream.describe()
+
+
 def test_an_endpoint_without_tls_needs_no_authorities(aws, environment, tmp_path):
     environment.setenv("AWS_CA_BUNDLE", str(tmp_path / "missing.pem"))
     environment.setenv("AWS_ENDPOINT_URL", aws.url)

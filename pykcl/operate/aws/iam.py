@@ -402,7 +402,9 @@ def _known(credentials: Any) -> dict[str, Any]:
     except aws_errors() as error:
         failure = sort_failure(error, doing="getting AWS credentials")
     except MALFORMED as error:
-        failure = SetupError(f"Getting AWS credentials failed ({type(error).__name__}). Check their source.")
+        failure = SetupError(
+            f"Getting AWS credentials failed ({type(error).__name__}). Check their source."
+        ).about("E04")
     else:
         # What stands in for botocore's has those.
         found = getattr(credentials, "found", credentials)
