@@ -140,6 +140,22 @@ def test_a_machine_without_a_role_is_not_waited_for_but_one_whose_role_comes_lat
         source.close()
 
 
+def test_a_proxy_that_answers_for_the_metadata_service_is_named(tmp_path, monkeypatch):
+    source = Imds(tmp_path, monkeypatch)
+    source.key, source.answer = "AKID", lambda _: (502, "no such host")
+    for name in ("http_proxy", "NO_PROXY", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HTTP_PROXY", source.url)
+    monkeypatch.setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", "http://metadata.example")
+    try:
+        _, stream = connect(CONFIG, SystemRuntime())
+        with pytest.raises(TemporaryError) as raised:
+            stream.describe()
+    finally:
+        source.close()
+    assert f"(IMDS) (HTTP 502; by way of the proxy {source.url} of HTTP_PROXY)" in str(raised.value)
+
+
 def test_a_machine_without_a_metadata_service_hears_what_to_set(tmp_path, monkeypatch):
     source = Imds(tmp_path, monkeypatch)
     source.close()
