@@ -8,13 +8,13 @@ REACHED = {
     "cycles": 0,
     "small files with one importer": 1,
     "docstrings that are clauses": 0,
-    "words": 30,
+    "words": 29,
 }
 """What each measure may come to; a change that lowers one lowers it here."""
 SIZES = {
     "files of pykcl/": 290,
     "lines of pykcl/": 73_600,
-    "lines of the core": 30_500,
+    "lines of the core": 30_750,
     "lines of tests/": 116_000,
 }
 """Sizes that may not be exceeded. A change that needs more raises the number here and gives the reason in its message."""

@@ -9,13 +9,14 @@ from __future__ import annotations
 import copy
 import logging
 import os
-import re
+import ssl
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
 from pykcl.aws.errors import CredentialsFailed, aws_errors, calling, sort_failure
+from pykcl.aws.network_errors import bundle_of, refused_setting, unreadable_bundle, way_of
 from pykcl.aws.renewed_credentials import (
     Asked,
     RenewedChain,
@@ -25,7 +26,7 @@ from pykcl.aws.renewed_credentials import (
 )
 from pykcl.aws.table_admin import METRICS_SUFFIX, NewTable, state_table_of
 from pykcl.config import Config
-from pykcl.errors import ConfigError, PyKclError, printable
+from pykcl.errors import ConfigError, PyKclError, SetupError
 from pykcl.interfaces import LeaseTable, Stream
 from pykcl.model.absence import GONE_AFTER
 from pykcl.runtime import Event, Runtime
@@ -40,7 +41,6 @@ LETTER_SERVICES = ("sqs", "sns", "s3", "sts")
 _SPARE_CONNECTIONS = 12
 _MAX_CONNECTIONS = 512
 _KINESIS_TIMEOUT = 10.0
-_USER_IN_URL = re.compile(r"//[^/@\s]*@")
 
 
 def connect(
@@ -70,6 +70,8 @@ def connect(
             f"clients= has {', '.join(map(repr, unknown))}; it may have 'kinesis', 'dynamodb' and 'cloudwatch', "
             "and for dead letters 'sqs', 'sns', 's3' and 'sts'."
         )
+    for client in given.values():
+        _refuse_unreadable_bundle(client)
     if not given.keys() >= set(SERVICES):
         connections = connections_for(config)
         given = {**open_clients(config, session=session, max_pool_connections=connections), **given}
@@ -174,17 +176,43 @@ def open_client(
 
 
 def create_client(session: Any, service: str, **how: Any) -> Any:
-    """`session.client`. Raises ConfigError for a region or an endpoint that no request could be sent to."""
+    """`session.client`. Raises ConfigError for a region, an endpoint or another setting that no request could be sent
+    with, SetupError for authorities that cannot be read."""
+    from botocore.exceptions import BotoCoreError, NoRegionError
+
     try:
-        return session.client(service, **how)
-    except ValueError as error:
-        text = str(error)
-    # What a URL may hold of a user stays in it.
-    shown = printable(_USER_IN_URL.sub("//", text)).rstrip(".")
+        client = session.client(service, **how)
+    except NoRegionError:
+        raise
+    except (ValueError, BotoCoreError) as error:
+        shown = refused_setting(error)
+    else:
+        _refuse_unreadable_bundle(client)
+        return client
     raise ConfigError(
-        f"A client of {service} cannot be made: {shown}. Do: look "
-        "at region=, the endpoint in the file or the command, AWS_REGION, AWS_DEFAULT_REGION, AWS_ENDPOINT_URL, "
-        f"AWS_ENDPOINT_URL_{service.upper()} and the AWS profile."
+        f"A client of {service} cannot be made: {shown}. Do: correct the setting, one of region=, the "
+        "endpoint in the file or the command, AWS_REGION, AWS_DEFAULT_REGION, AWS_ENDPOINT_URL, "
+        f"AWS_ENDPOINT_URL_{service.upper()}, another AWS_ variable and the AWS profile."
+    )
+
+
+def _refuse_unreadable_bundle(client: Any) -> None:
+    """Raise SetupError where the client cannot read the authorities that it is to trust: it would never get an answer.
+
+    In a worker that runs this is temporary: the file may be replaced at that moment.
+    """
+    way = way_of(client)
+    if way is None or not isinstance(way.trusts, str | os.PathLike) or not way.url.startswith("https:"):
+        return
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cafile=os.path.expanduser(way.trusts))
+    except OSError as error:
+        why = unreadable_bundle(error) or type(error).__name__
+    else:
+        return
+    raise SetupError(
+        f"The authorities to trust cannot be read from {bundle_of(way.trusts)}: {why}. No server could be trusted. "
+        "Do: correct the path or the file, which has certificates in PEM."
     )
 
 
@@ -206,6 +234,11 @@ def new_session(inner: Any = None, *, profile: str | None = None) -> Any:
         return session
     except aws_errors() as error:
         failure = sort_failure(error, doing="opening an AWS session")
+    except ValueError as error:
+        failure = ConfigError(
+            f"An AWS session cannot be opened: {refused_setting(error)}. Do: check AWS_METADATA_SERVICE_TIMEOUT, "
+            "AWS_METADATA_SERVICE_NUM_ATTEMPTS, other AWS_ variables and the AWS profile."
+        )
     try:
         raise failure
     finally:

@@ -221,7 +221,9 @@ def _session_of(source: CredentialsSource, region: str | None) -> Any:
     except aws_errors() as error:
         failure = sort_failure(error, doing=doing)
     except (*MALFORMED, OSError) as error:
-        failure = SetupError(f"{doing} failed ({type(error).__name__}). Check the file or the service.")
+        failure = SetupError(
+            f"{doing} failed ({type(error).__name__}). Check the file or the service."
+        ).about("E04")
     # Outside the except block: what boto3 says may quote a line of a credentials file.
     try:
         raise failure

@@ -7,12 +7,13 @@ first call.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any, ParamSpec, TypeVar
-from urllib.parse import urlsplit
 
+from pykcl.aws.network_errors import no_answer, note_way, proxy_before, refused_setting
 from pykcl.errors import AnswerRefused, ConfigError, PyKclError, SetupError, TemporaryError, Throttled
 
 P = ParamSpec("P")
@@ -92,6 +93,19 @@ _NO_CREDENTIALS = frozenset(
 )
 _NO_CREDENTIALS_NOW = frozenset({"CredentialRetrievalError", "MetadataRetrievalError"})
 _NO_REGION = frozenset({"NoRegionError", "InvalidRegionError"})
+_REFUSED_SETTINGS = frozenset(
+    {
+        "EndpointProviderError",
+        "InvalidChecksumConfigError",
+        "InvalidDefaultsMode",
+        "InvalidIMDSEndpointError",
+        "InvalidIMDSEndpointModeError",
+        "InvalidRetryConfigurationError",
+        "InvalidSTSRegionalEndpointsConfigError",
+    }
+)
+"""Classes with which botocore refuses settings before anything is sent. EndpointProviderError: settings that lead to no
+endpoint, such as AWS_ACCOUNT_ID_ENDPOINT_MODE=required where the credentials name no account."""
 _OUR_MISTAKE = frozenset({"ParamValidationError", "MissingParametersError", "UnknownParameterError"})
 
 _READ_AGAIN = (
@@ -141,21 +155,61 @@ _SOME_SOURCE = (
     "check their source: a token file, a command, a service or code of your own",
 )
 
+_SOURCE_OPERATIONS: Mapping[str, str] = {
+    "AssumeRole": "assume-role",
+    "AssumeRoleWithWebIdentity": "assume-role-with-web-identity",
+    "GetRoleCredentials": "sso",
+    "CreateToken": "sso",
+    "CreateOAuth2Token": "login",
+}
+"""Operation with which botocore asks a source -> METHOD of its provider."""
+
+_REFUSED_ROLES: Mapping[str, str] = {
+    "assume-role": (
+        "let the trust policy of the role name the identity that asks, and a policy of that identity permit "
+        "sts:AssumeRole; role_arn names the role, in the AWS profile or the configuration file"
+    ),
+    "assume-role-with-web-identity": (
+        "let the trust policy of the role name issuer, subject and audience of the token; AWS_ROLE_ARN, or role_arn of "
+        "the AWS profile, names the role"
+    ),
+}
+
+_SOURCE_PARAMETERS: Mapping[str, tuple[str, str]] = {
+    "RoleArn": ("AWS_ROLE_ARN", "role_arn"),
+    "RoleSessionName": ("AWS_ROLE_SESSION_NAME", "role_session_name (session_name)"),
+    "WebIdentityToken": ("AWS_WEB_IDENTITY_TOKEN_FILE", "web_identity_token_file"),
+    "ExternalId": ("", "external_id"),
+    "DurationSeconds": ("", "duration_seconds"),
+    "SerialNumber": ("", "mfa_serial"),
+}
+"""Parameter of STS -> the variable that it comes from, and the key of a profile or a file."""
+_PARAMETER = re.compile(rf"\b({'|'.join(_SOURCE_PARAMETERS)})\b", re.IGNORECASE)
+
 _FILE_ERRORS = frozenset({"FileNotFoundError", "PermissionError", "NotADirectoryError", "IsADirectoryError"})
 
 
 class CredentialsFailed(ClientRaised):
     """A source of credentials gave none.
 
-    method: METHOD of botocore's provider, or None. why: without anything that the source said. is_final: only
-    somebody's help ends it. is_none: there is no source.
+    method: METHOD of botocore's provider, or None. why: without anything that the source said. remedy: by default that
+    for the source. is_final: only somebody's help ends it. is_none: there is no source. text: in the place of all that.
     """
 
     def __init__(
-        self, method: str | None, why: str, *, is_final: bool = False, is_none: bool = False, text: str = ""
+        self,
+        method: str | None,
+        why: str,
+        *,
+        is_final: bool = False,
+        is_none: bool = False,
+        remedy: str = "",
+        text: str = "",
     ) -> None:
         super().__init__(why)
         self._method, self._why, self._text = method, why, text
+        self._source, source_remedy = _SOURCES.get(method or "", _SOME_SOURCE)
+        self._remedy = remedy or source_remedy
         self.is_none, self.is_final = is_none, is_final or is_none
         self.is_missing_file = is_final and why in _FILE_ERRORS
 
@@ -168,10 +222,16 @@ class CredentialsFailed(ClientRaised):
         named = getattr(error, "kwargs", None)
         method = str(named.get("provider") or method) if isinstance(named, dict) else method
         code = error_code(error)
-        at = _address(error)
-        why = code or (f"{name} at {at}" if at else name)
+        why, remedy = (code or name, "") if code or isinstance(error, ClientRaised) else no_answer(error)
         text = ""
-        if isinstance(error, PyKclError):
+        if code in DENIED and method in _REFUSED_ROLES:
+            why, remedy = f"it refused the role, {code}", _REFUSED_ROLES[method]
+        if (parameter := _parameter_of(error)) is not None:
+            method = method or "assume-role-with-web-identity"
+            why, remedy = f"it does not take {_setting_of(parameter, method)}", _REFUSED_VALUE
+            # A file may be empty for the moment in which it is written.
+            is_final = is_start or parameter != "WebIdentityToken"
+        elif isinstance(error, PyKclError):
             is_final, text = isinstance(error, SetupError), str(error)
         elif {kind.__name__ for kind in type(error).__mro__} & _NO_CREDENTIALS:
             is_final, text = True, _UNUSABLE.format(name)
@@ -180,36 +240,38 @@ class CredentialsFailed(ClientRaised):
         elif is_start and method == "container-role" and name == "ValueError":
             is_final = True  # the address is none that boto3 asks
         else:
-            is_final = code not in (None, *_REFUSED_IDENTITIES) and isinstance(
-                sort_failure(error, doing=""), SetupError
-            )
-        return cls(method, why, is_final=is_final, text=text)
+            is_final = code not in (None, *_REFUSED_IDENTITIES) and bool(_for_setup(error, str(code), "", ""))
+        return cls(method, why, is_final=is_final, text=text, remedy=remedy)
 
     def again(self) -> CredentialsFailed:
         """The same failure, to be raised: it has no traceback yet."""
         return CredentialsFailed(
-            self._method, self._why, is_final=self.is_final, is_none=self.is_none, text=self._text
+            self._method,
+            self._why,
+            is_final=self.is_final,
+            is_none=self.is_none,
+            remedy=self._remedy,
+            text=self._text,
         )
 
     def failure(self, doing: str) -> PyKclError:
         """The pykcl error, to be raised outside of the except block."""
-        source, remedy = _SOURCES.get(self._method or "", _SOME_SOURCE)
         if self.is_none:
             return SetupError(NO_CREDENTIALS).about("E04")
         if self._text:
             kind = SetupError if self.is_final else TemporaryError
             return kind(self._text).about("E04")
-        text = f"{doing} failed: AWS credentials could not be obtained from {source} ({self._why})."
+        text = f"{doing} failed: AWS credentials could not be obtained from {self._source} ({self._why})."
         if self.is_final:
-            return SetupError(f"{text} Do: {remedy}.").about("E04")
-        return TemporaryError(f"{text} It may work later; if it does not, {remedy}.").about("E04")
+            return SetupError(f"{text} Do: {self._remedy}.").about("E04")
+        return TemporaryError(f"{text} It may work later; if it does not, {self._remedy}.").about("E04")
 
     def of_renewal(self, ends: object) -> PyKclError:
         """The error for a renewal that is late. ends: when the credentials in use end, a datetime or None."""
-        source, remedy = _SOURCES.get(self._method or "", _SOME_SOURCE)
         until = f", and those in use end at {ends:%Y-%m-%d %H:%M:%S %Z}" if isinstance(ends, datetime) else ""
         return TemporaryError(
-            f"AWS credentials are not renewed: {source} ({self._why}){until}. It is asked again; meanwhile {remedy}."
+            f"AWS credentials are not renewed: {self._source} ({self._why}){until}. It is asked again; meanwhile "
+            f"{self._remedy}."
         ).about("E04")
 
 
@@ -223,6 +285,7 @@ _MISSING_FILE = (
     "Check AWS_WEB_IDENTITY_TOKEN_FILE, AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE, the AWS profile and the volumes that "
     "are mounted."
 )
+_REFUSED_VALUE = "correct the value: it may be empty, too short, or have characters that STS does not take"
 _UNUSABLE = (
     "AWS credentials are needed, and boto3 found none it can use ({}). Set AWS_ACCESS_KEY_ID and "
     "AWS_SECRET_ACCESS_KEY, AWS_PROFILE, a role of the container or instance, or pass a boto3 session."
@@ -263,7 +326,8 @@ def calling(method: Callable[P, T], *, parses: bool = True, renews: bool = True)
     def once(*args: P.args, **kwargs: P.kwargs) -> T:
         try:
             return method(*args, **kwargs)
-        except passing:
+        except passing as error:
+            note_way(error, getattr(method, "__self__", None))
             raise
         except Exception as error:  # noqa: BLE001 - see above
             name = type(error).__name__
@@ -313,9 +377,9 @@ def sort_failure(error: Exception, *, doing: str, who: str = "this worker") -> P
     """
     if isinstance(error, PyKclError):
         return error
-    code = error_code(error)
-    if code is None or code in _REFUSED_IDENTITIES:
-        return _without_answer(error, code, doing)
+    code, source = error_code(error), _SOURCE_OPERATIONS.get(getattr(error, "operation_name", ""))
+    if code is None or source is not None:
+        return _without_answer(error, source, doing)
     if code in THROTTLING:
         return Throttled(f"{doing} was throttled by AWS ({code}). Slow down, then try again.")
     found = _for_setup(error, code, doing, who)
@@ -326,8 +390,7 @@ def sort_failure(error: Exception, *, doing: str, who: str = "this worker") -> P
             f"{doing} failed: the AWS credentials have expired ({code}). "
             f"Renew them at their source. {_READ_AGAIN}"
         ).about("E04")
-    status = http_status(error)
-    return TemporaryError(f"{doing} failed at AWS ({code}, HTTP {status or 'unknown'}). It may work later.")
+    return _for_now(error, code, doing)
 
 
 def answer_of(
@@ -384,14 +447,52 @@ def _for_setup(error: Exception, code: str, doing: str, who: str) -> SetupError 
     return None
 
 
-def _without_answer(error: Exception, code: str | None, doing: str) -> PyKclError:
-    """code: of STS, where it gave no credentials; the service itself was not asked then."""
-    if isinstance(error, CredentialsFailed):
-        return error.failure(doing)
+def _for_now(error: Exception, code: str, doing: str) -> TemporaryError:
+    status = http_status(error) or "unknown"
+    if not code.isdigit():
+        return TemporaryError(f"{doing} failed at AWS ({code}, HTTP {status}). It may work later.")
+    # botocore takes the status for the code where an answer has none, as a page in HTML.
+    between = " or ".join(filter(None, map(proxy_before, ("https://", "http://")))) or "a proxy or gateway"
+    return TemporaryError(
+        f"{doing} got HTTP {status} without an error code of AWS; {between} may have answered in its place. "
+        "It may work later; if it does not, check what stands between."
+    )
+
+
+def _parameter_of(error: Exception) -> str | None:
+    """Return the parameter of STS that botocore, or STS, does not take; None for other errors."""
+    named = getattr(error, "kwargs", None)
+    if type(error).__name__ == "ParamValidationError" and isinstance(named, dict):
+        text = named.get("report")
+    elif (
+        getattr(error, "operation_name", "") in _SOURCE_OPERATIONS and error_code(error) == "ValidationError"
+    ):
+        text = _answer(error)["Error"].get("Message")
+    else:
+        return None
+    found = _PARAMETER.search(str(text))
+    return found and next(name for name in _SOURCE_PARAMETERS if name.lower() == found[1].lower())
+
+
+def _setting_of(parameter: str, method: str) -> str:
+    """Return the setting that a parameter of STS comes from, as this provider of botocore finds it."""
+    variable, key = _SOURCE_PARAMETERS[parameter]
+    value = None if method == "assume-role" else os.environ.get(variable)
+    if value is None:
+        return f"{key} of the AWS profile or the configuration file"
+    if parameter == "WebIdentityToken":
+        return f"what is in the file {value}, which {variable} of the environment names"
+    return f"{variable} of the environment"
+
+
+def _without_answer(error: Exception, source: str | None, doing: str) -> PyKclError:
+    """source: METHOD of botocore's provider of credentials that has answered: the service itself was not asked then."""
+    if source is not None or _parameter_of(error) is not None or isinstance(error, CredentialsFailed):
+        return CredentialsFailed.of(error, source or "", is_start=False).failure(doing)
     names = {kind.__name__ for kind in type(error).__mro__}
     name = type(error).__name__
-    if code or isinstance(error, ClientRaised) or names & _NO_CREDENTIALS_NOW:
-        why = code or (str(error) if isinstance(error, ClientRaised) else name)
+    if isinstance(error, ClientRaised) or names & _NO_CREDENTIALS_NOW:
+        why = str(error) if isinstance(error, ClientRaised) else name
         return TemporaryError(
             f"{doing} was not sent: AWS credentials could not be obtained ({why}). It may work later; if it does "
             "not, check their source: a token file, a command, a service or code of your own."
@@ -407,24 +508,27 @@ def _without_answer(error: Exception, code: str | None, doing: str) -> PyKclErro
             "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, AWS_PROFILE, a role of the container or instance, "
             "or pass a boto3 session."
         ).about("E04")
+    return _unsent(error, names, doing) or _unanswered(error, doing)
+
+
+def _unsent(error: Exception, names: set[str], doing: str) -> SetupError | None:
+    if names & _REFUSED_SETTINGS:
+        return SetupError(
+            f"{doing} was not sent, as a setting of boto3 does not permit it: {refused_setting(error)}. Do: check "
+            "AWS_ACCOUNT_ID_ENDPOINT_MODE with AWS_ACCOUNT_ID, AWS_USE_FIPS_ENDPOINT, AWS_USE_DUALSTACK_ENDPOINT, "
+            "other AWS_ variables and the AWS profile."
+        )
     if names & _OUR_MISTAKE:
         return SetupError(
-            f"{doing} failed before it was sent ({name}). This is a defect of pykcl; please report it."
+            f"{doing} failed before it was sent ({type(error).__name__}). This is a defect of pykcl; please report it."
         )
-    where = f"{name} at {address}" if (address := _address(error)) else name
-    return TemporaryError(f"{doing} got no usable answer from AWS ({where}). It may work later.")
+    return None
 
 
-def _address(error: Exception) -> str | None:
-    """Return the address of the endpoint that an error of botocore names, without other parts of its URL: a password,
-    say.
-    """
-    named = getattr(error, "kwargs", {})
-    try:
-        url = urlsplit(str(named.get("endpoint_url", "")) if isinstance(named, dict) else "")
-    except ValueError:
-        return None
-    return f"{url.scheme}://{url.netloc.rpartition('@')[2]}" if url.netloc else None
+def _unanswered(error: Exception, doing: str) -> TemporaryError:
+    reason, remedy = no_answer(error)
+    later = f"It may work later; if it does not, {remedy}." if remedy else "It may work later."
+    return TemporaryError(f"{doing} got no usable answer from AWS ({reason}). {later}")
 
 
 def _answer(error: Exception) -> Mapping[str, Any]:

@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any
 
 from pykcl.aws.errors import MALFORMED, ClientRaised, CredentialsFailed, aws_errors, credentials_of
+from pykcl.aws.network_errors import no_answer, proxy_before
 from pykcl.errors import PyKclError, TemporaryError
 from pykcl.runtime import Runtime, SystemRuntime, Task
 
@@ -488,11 +489,12 @@ class _Heard:
         try:
             response = self._session.send(request)
         except Exception as error:
-            self.last = type(error).__name__
-            self._is_temporary = self.last == "ReadTimeoutError"
+            self.last = no_answer(error).reason
+            self._is_temporary = type(error).__name__ == "ReadTimeoutError"
             raise
-        status = response.status_code
-        self.last = f"HTTP {status}"
+        status, between = response.status_code, proxy_before(request.url)
+        # A service of this host, which a proxy never leads to.
+        self.last = f"HTTP {status}; by way of {between}" if between else f"HTTP {status}"
         is_listing = str(request.url).endswith("/security-credentials/")
         self._is_temporary = status in (200, 401, 429) or status >= 500 or (not is_listing and status == 404)
         return response

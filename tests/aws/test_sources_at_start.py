@@ -140,6 +140,22 @@ def test_a_machine_without_a_role_is_not_waited_for_but_one_whose_role_comes_lat
         source.close()
 
 
+def test_a_proxy_that_answers_for_the_metadata_service_is_named(tmp_path, monkeypatch):
+    source = Imds(tmp_path, monkeypatch)
+    source.key, source.answer = "AKID", lambda _: (502, "no such host")
+    for name in ("http_proxy", "NO_PROXY", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HTTP_PROXY", source.url)
+    monkeypatch.setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", "http://metadata.example")
+    try:
+        _, stream = connect(CONFIG, SystemRuntime())
+        with pytest.raises(TemporaryError) as raised:
+            stream.describe()
+    finally:
+        source.close()
+    assert f"(IMDS) (HTTP 502; by way of the proxy {source.url} of HTTP_PROXY)" in str(raised.value)
+
+
 def test_a_machine_without_a_metadata_service_hears_what_to_set(tmp_path, monkeypatch):
     source = Imds(tmp_path, monkeypatch)
     source.close()
@@ -153,3 +169,72 @@ def test_an_agent_at_an_address_that_boto3_does_not_ask_ends_the_start(tmp_path,
     with pytest.raises(SetupError, match="AWS_CONTAINER_CREDENTIALS_FULL_URI"):
         open_clients(CONFIG)
     source.close()
+
+
+WEB = "AWS_WEB_IDENTITY_TOKEN_FILE of the environment names"
+
+
+@pytest.mark.parametrize(
+    ("token", "name", "said"),
+    [
+        ("", "orders", "it does not take what is in the file {}, which " + WEB),
+        ("token", "x", "it does not take AWS_ROLE_SESSION_NAME of the environment"),
+        ("token", "or/ders", "it does not take AWS_ROLE_SESSION_NAME of the environment"),
+    ],
+    ids=["an empty token", "a name of one letter", "a name that STS refuses"],
+)
+def test_a_value_that_sts_does_not_take_ends_the_start_and_names_its_setting(
+    tmp_path, monkeypatch, token, name, said
+):
+    source = Sts(tmp_path, monkeypatch)
+    (tmp_path / "token").write_text(token)
+    monkeypatch.setenv("AWS_ROLE_SESSION_NAME", name)
+    message = "1 validation error detected: Value at 'roleSessionName' failed to satisfy constraint"
+    source.key, source.answer = "AKID", lambda _: (400, refusal_of_sts("ValidationError", message))
+    try:
+        with pytest.raises(SetupError) as raised:
+            open_clients(CONFIG)
+    finally:
+        source.close()
+    assert said.format(tmp_path / "token") in str(raised.value)
+    assert raised.value.code == "E04"
+
+
+def test_a_session_name_of_a_file_that_sts_does_not_take_is_named(tmp_path, monkeypatch):
+    source = Sts(tmp_path, monkeypatch)
+    source.close()
+    for name in ("AWS_WEB_IDENTITY_TOKEN_FILE", "AWS_ROLE_ARN"):
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKID")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "s")
+    role = CredentialsSource(
+        kind="assume role", role_arn="arn:aws:iam::123456789012:role/orders", session_name="x"
+    )
+    specs = {service: ClientSpec(credentials=(role,)) for service in ("kinesis", "dynamodb")}
+    with pytest.raises(
+        SetupError, match=r"STS \(it does not take role_session_name \(session_name\)"
+    ) as raised:
+        open_specified_clients(CONFIG, specs)
+    assert "defect" not in str(raised.value)
+
+
+@pytest.mark.parametrize("given", [False, True], ids=["own session", "clients of a user"])
+def test_a_role_that_sts_refuses_is_no_permission_of_the_worker(tmp_path, monkeypatch, given):
+    source = Sts(tmp_path, monkeypatch)
+    source.key, source.answer = "AKID", lambda _: (403, refusal_of_sts("AccessDenied", "Not authorized"))
+    clients = (
+        {service: boto3.client(service, region_name="eu-west-1") for service in ("kinesis", "dynamodb")}
+        if given
+        else None
+    )
+    try:
+        with pytest.raises(SetupError, match=r"STS \(it refused the role, AccessDenied\)") as raised:
+            connect(CONFIG, SystemRuntime(), clients=clients)[0].scan()
+    finally:
+        source.close()
+    assert raised.value.code == "E04"
+    assert "trust policy of the role" in str(raised.value)
+
+
+def refusal_of_sts(code, message):
+    return f"<ErrorResponse><Error><Code>{code}</Code><Message>{message}</Message></Error></ErrorResponse>"

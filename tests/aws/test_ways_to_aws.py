@@ -4,18 +4,22 @@ Every test makes each call of a worker over boto3 alone, and as it comes: over t
 """
 
 import contextlib
+import re
 import socket
 import socketserver
 import threading
 
+import boto3
 import pytest
-from calls import call_all
+from botocore.config import Config as BotocoreConfig
+from calls import SHARD, call_all
 from server_between import Between
 
-from pykcl.aws.clients import connect
+from pykcl.aws.clients import client_config, connect
 from pykcl.config import Config
-from pykcl.errors import TemporaryError
+from pykcl.errors import ConfigError, SetupError, TemporaryError
 from pykcl.local.server import LocalAws
+from pykcl.model.checkpoint import ReadFrom
 from pykcl.runtime import SystemRuntime
 
 WAYS = pytest.mark.parametrize("way", ["boto3", "auto"])
@@ -53,7 +57,10 @@ def tls(aws, certificate):
 
 @pytest.fixture
 def environment(monkeypatch, tmp_path, certificate):
-    for name in ("AWS_PROFILE", "AWS_SESSION_TOKEN", "AWS_ENDPOINT_URL", "HTTPS_PROXY", "https_proxy", "NO_PROXY", "no_proxy"):  # fmt: skip
+    for name in (
+        "AWS_PROFILE", "AWS_SESSION_TOKEN", "AWS_ENDPOINT_URL", "REQUESTS_CA_BUNDLE",
+        "HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy", "NO_PROXY", "no_proxy",
+    ):  # fmt: skip
         monkeypatch.delenv(name, raising=False)
     for name, value in {
         "AWS_ACCESS_KEY_ID": "AKID", "AWS_SECRET_ACCESS_KEY": "s", "AWS_REGION": REGION,
@@ -67,21 +74,26 @@ def environment(monkeypatch, tmp_path, certificate):
 @pytest.fixture
 def resolved(tls, monkeypatch):
     """AWS' names have the address of the server. The names that were asked for."""
+    return lead_to(monkeypatch, lambda: tls.port)
+
+
+def lead_to(monkeypatch, port):
+    """AWS' names lead to the port that this function returns. Returns the names that were asked for."""
     real, names = socket.getaddrinfo, []
 
-    def getaddrinfo(host, port, *args, **kwargs):
+    def getaddrinfo(host, asked, *args, **kwargs):
         if not str(host).endswith((".amazonaws.com", ".api.aws")):
-            return real(host, port, *args, **kwargs)
+            return real(host, asked, *args, **kwargs)
         names.append(host)
-        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", tls.port))]
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", port()))]
 
     monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
     return names
 
 
-def opened(way):
+def opened(way, clients=None):
     config = Config(application="orders-app", stream="orders", region=REGION, http_transport=way)
-    return connect(config, SystemRuntime())
+    return connect(config, SystemRuntime(), clients=clients)
 
 
 def call_twice(way):
@@ -93,6 +105,14 @@ def call_twice(way):
 
 def is_as_wished(transport, way):
     return transport == "boto3" if way == "boto3" else transport.startswith("direct")
+
+
+def trouble_of(way="auto", clients=None):
+    """What the first request says, which may work later."""
+    _, stream = opened(way, clients)
+    with pytest.raises(TemporaryError) as raised:
+        stream.describe()
+    return str(raised.value)
 
 
 # -- endpoints -------------------------------------------------------------------------------------------------
@@ -155,14 +175,47 @@ def test_configured_endpoints_can_be_ignored(tls, aws, environment, resolved, wa
     assert is_as_wished(call_twice(way), way)
 
 
+@pytest.mark.parametrize("service", ["kinesis", "dynamodb"])
+def test_endpoints_of_an_account_that_is_not_known_end_the_start(environment, service):
+    environment.setenv("AWS_ACCOUNT_ID_ENDPOINT_MODE", "required")
+    table, stream = opened("auto")
+    with pytest.raises(SetupError, match="AccountIdEndpointMode is required but no AccountID") as raised:
+        table.prepare(create=True) if service == "dynamodb" else stream.describe()
+    assert "AWS_ACCOUNT_ID_ENDPOINT_MODE with AWS_ACCOUNT_ID" in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("AWS_ACCOUNT_ID_ENDPOINT_MODE", "requierd", "'requierd' for 'account_id_endpoint_mode' is invalid"),
+        ("AWS_CA_BUNDLE", " ", "AWS_CA_BUNDLE"),
+        ("AWS_STS_REGIONAL_ENDPOINTS", "local", "STS regional endpoints option local is invalid"),
+        ("AWS_METADATA_SERVICE_TIMEOUT", "1s", "AWS_METADATA_SERVICE_TIMEOUT"),
+        (
+            "AWS_EC2_METADATA_SERVICE_ENDPOINT_MODE",
+            "IPv5",
+            "Invalid EC2 Instance Metadata endpoint mode: IPv5",
+        ),
+    ],
+)
+def test_a_setting_that_boto3_refuses_ends_the_start_and_is_said(environment, name, value, said):
+    environment.setenv(name, value)
+    with pytest.raises((ConfigError, SetupError), match=re.escape(said)):
+        opened("auto")
+
+
 # -- proxies ---------------------------------------------------------------------------------------------------
 
 
 class Proxy:
-    """An HTTP proxy that knows CONNECT only, and leads all names to one port. asked: the names."""
+    """An HTTP proxy that knows CONNECT only, and leads all names to one port. asked: the names.
 
-    def __init__(self, port):
+    instead: an answer that it gives to all; "" if it gives none.
+    """
+
+    def __init__(self, port, instead=None):
         self.asked = []
+        self._ended = threading.Event()
         outer = self
 
         class Handler(socketserver.StreamRequestHandler):
@@ -170,6 +223,11 @@ class Proxy:
                 outer.asked.append(self.rfile.readline().decode().split(" ")[1])
                 while self.rfile.readline().strip():
                     pass
+                if instead is not None:
+                    self.wfile.write(instead.encode())
+                    if not instead:
+                        outer._ended.wait(60)
+                    return
                 self.wfile.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
                 with socket.create_connection(("127.0.0.1", port)) as behind:
                     back = threading.Thread(target=copy, args=(behind, self.connection), daemon=True)
@@ -180,12 +238,14 @@ class Proxy:
         self._server = socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler)
         self._server.daemon_threads = True
         self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
+        self.url_with_password = self.url.replace("//", "//worker:secret@")
 
     def __enter__(self):
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
         return self
 
     def __exit__(self, *_):
+        self._ended.set()
         self._server.shutdown()
         self._server.server_close()
 
@@ -220,17 +280,234 @@ def test_what_no_proxy_names_goes_past_it(environment, proxy, tls, resolved, way
     assert KINESIS in resolved
 
 
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (
+            "HTTP/1.1 407 Proxy Authentication Required\r\n\r\n",
+            "{} answered HTTP 407). It may work later; if it does not, put user and password into it",
+        ),
+        (
+            "HTTP/1.1 502 secret\r\n\r\n",
+            "{} answered HTTP 502). It may work later; if it does not, see that the proxy lets the hosts of AWS through",
+        ),
+        ("no HTTP\r\n\r\n", f"ConnectionClosedError at https://{KINESIS}; by way of {{}})"),
+        (
+            "",
+            f"ReadTimeoutError at https://{KINESIS}: {{}} has not answered). It may work later; if it does not, check",
+        ),
+    ],
+    ids=["407", "502", "no HTTP", "hangs"],
+)
+@pytest.mark.parametrize("variable", ["HTTPS_PROXY", "https_proxy"])
+def test_a_proxy_that_fails_is_named_with_its_variable_and_without_its_password(
+    environment, answer, said, variable
+):
+    with Proxy(0, answer) as proxy:
+        environment.setenv(variable, proxy.url_with_password)
+        trouble = trouble_of(clients=None if answer else impatient_clients())
+    assert said.format(f"the proxy {proxy.url} of {variable}") in trouble
+    assert "secret" not in trouble
+
+
+def impatient_clients():
+    config = client_config(connect_timeout=1, read_timeout=1, connections=1)
+    return {
+        service: boto3.client(service, region_name=REGION, config=config)
+        for service in ("kinesis", "dynamodb")
+    }
+
+
+def test_a_proxy_that_nobody_listens_at_is_named(environment):
+    with Proxy(0) as proxy:
+        """Its port is free then."""
+    environment.setenv("HTTPS_PROXY", proxy.url.removeprefix("http://"))
+    assert f"ProxyConnectionError: the proxy {proxy.url} of HTTPS_PROXY cannot be reached" in trouble_of()
+
+
+def test_a_proxy_that_a_client_brings_is_named_without_a_variable(environment):
+    with Proxy(0, "HTTP/1.1 403 no\r\n\r\n") as proxy:
+        given = BotocoreConfig(proxies={"https": proxy.url_with_password})
+        client = boto3.client("kinesis", region_name=REGION, config=given)
+        trouble = trouble_of(clients={"kinesis": client})
+    assert f"the proxy {proxy.url} answered HTTP 403" in trouble
+
+
+def test_a_proxy_whose_url_cannot_be_read_is_said(environment):
+    environment.setenv("HTTPS_PROXY", "http://worker:secret@proxy:port")
+    trouble = trouble_of()
+    assert "a URL cannot be read" in trouble
+    assert "check HTTPS_PROXY, HTTP_PROXY" in trouble
+    assert "secret" not in trouble
+
+
+def test_an_answer_without_a_code_of_aws_is_of_whatever_stands_between(environment, proxy):
+    """Without TLS, a proxy answers in the place of AWS."""
+    environment.setenv("AWS_ENDPOINT_URL_KINESIS", "http://kinesis.example")
+    with Proxy(0, "HTTP/1.1 502 Bad Gateway\r\nContent-Length: 0\r\n\r\n") as between:
+        environment.setenv("HTTP_PROXY", between.url_with_password)
+        trouble = trouble_of()
+    assert (
+        f"got HTTP 502 without an error code of AWS; the proxy {between.url} of HTTP_PROXY may have"
+        in trouble
+    )
+
+
+def test_sts_behind_a_proxy_that_refuses_names_the_proxy(environment, tmp_path):
+    (tmp_path / "token").write_text("token")
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        environment.delenv(name)
+    environment.setenv("AWS_WEB_IDENTITY_TOKEN_FILE", str(tmp_path / "token"))
+    environment.setenv("AWS_ROLE_ARN", "arn:aws:iam::123456789012:role/orders")
+    with Proxy(0, "HTTP/1.1 407 no\r\n\r\n") as proxy:
+        environment.setenv("HTTPS_PROXY", proxy.url_with_password)
+        trouble = trouble_of()
+    assert (
+        f"from STS (ProxyConnectionError: the proxy {proxy.url} of HTTPS_PROXY answered HTTP 407)" in trouble
+    )
+    assert "put user and password into it" in trouble
+
+
 # -- certificates ----------------------------------------------------------------------------------------------
 
 
 @WAYS
-def test_a_bundle_that_does_not_trust_the_server_is_temporary_trouble(
+def test_a_bundle_that_does_not_trust_the_server_is_temporary_trouble_and_named(
     environment, resolved, make_certificate, way
 ):
-    environment.setenv("AWS_CA_BUNDLE", str(make_certificate(KINESIS)))
-    _, stream = opened(way)
-    with pytest.raises(TemporaryError, match="SSLError"):
+    bundle = make_certificate(KINESIS)
+    environment.setenv("AWS_CA_BUNDLE", str(bundle))
+    said = trouble_of(way)
+    assert (
+        f"SSLError at https://{KINESIS}: the certificate is not accepted, self-signed certificate; " in said
+    )
+    assert f"the authorities that are trusted are in AWS_CA_BUNDLE={bundle}" in said
+    assert (
+        "It may work later; if it does not, name by AWS_CA_BUNDLE a file that also has the authority" in said
+    )
+
+
+@pytest.mark.parametrize(
+    ("setting", "named"),
+    [
+        (lambda env, path: env.setenv("REQUESTS_CA_BUNDLE", str(path)), "REQUESTS_CA_BUNDLE={}"),
+        (
+            lambda env, path: path.with_name("config").write_text(f"[default]\nca_bundle = {path}\n"),
+            "{}, of ca_bundle in the AWS profile",
+        ),
+        (lambda env, path: None, "boto3's own list, as AWS_CA_BUNDLE is not set"),
+    ],
+    ids=["REQUESTS_CA_BUNDLE", "profile", "none"],
+)
+def test_the_setting_that_names_the_authorities_is_named(
+    environment, resolved, make_certificate, tmp_path, setting, named
+):
+    bundle = tmp_path / "bundle.pem"
+    bundle.write_bytes(make_certificate(KINESIS).read_bytes())
+    environment.delenv("AWS_CA_BUNDLE")
+    setting(environment, bundle)
+    assert f"the authorities that are trusted are in {named.format(bundle)}" in trouble_of()
+
+
+def test_a_certificate_of_another_host_is_told_from_one_of_another_authority(
+    aws, environment, monkeypatch, make_certificate
+):
+    certificate = make_certificate("other.example")
+    environment.setenv("AWS_CA_BUNDLE", str(certificate))
+    with Between(aws, certificate) as server:
+        lead_to(monkeypatch, lambda: server.port)
+        assert "the certificate is for other names than that host" in trouble_of()
+
+
+def test_the_direct_transport_names_the_same_reasons(
+    aws, certificate, environment, resolved, monkeypatch, make_certificate, tmp_path
+):
+    """The server gets other certificates while a worker runs."""
+    bundle = tmp_path / "bundle.pem"
+    bundle.write_bytes(certificate.read_bytes())
+    environment.setenv("AWS_CA_BUNDLE", str(bundle))
+    _, stream = opened("auto")
+    iterator = stream.open(SHARD, ReadFrom("TRIM_HORIZON"))
+    stream.fetch(SHARD, iterator, 10)
+    assert stream.transport.startswith("direct")
+
+    def trouble_with(other):
+        with Between(aws, other) as server:
+            lead_to(monkeypatch, lambda: server.port)
+            close_connections(stream)
+            with pytest.raises(TemporaryError) as raised:
+                stream.fetch(SHARD, iterator, 10)
+            return str(raised.value)
+
+    said = trouble_with(make_certificate(*NAMES))
+    assert "the certificate is not accepted, self-signed certificate; the authorities" in said
+    assert f"AWS_CA_BUNDLE={bundle}" in said
+    of_another_host = make_certificate("other.example")
+    bundle.write_bytes(of_another_host.read_bytes())
+    assert "the certificate is for other names than that host" in trouble_with(of_another_host)
+
+
+def test_https_to_a_port_of_http_is_said(aws, environment):
+    environment.setenv("AWS_ENDPOINT_URL", aws.url.replace("http:", "https:"))
+    said = trouble_of()
+    assert "what listens there does not speak TLS" in said
+    assert "if it does not, check the URL of the endpoint: http:// may be meant" in said
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        (None, "No such file or directory"),
+        ("no certificate", "no certificate in it can be read"),
+        ("-----BEGIN CERTIFICATE-----\nx\n-----END CERTIFICATE-----\n", "no certificate in it can be read"),
+    ],
+)
+def test_a_bundle_that_cannot_be_read_ends_the_start(environment, tmp_path, content, why):
+    bundle = tmp_path / "bundle.pem"
+    if content is not None:
+        bundle.write_text(content)
+    environment.setenv("AWS_CA_BUNDLE", str(bundle))
+    with pytest.raises(SetupError) as raised:
+        opened("auto")
+    assert f"cannot be read from AWS_CA_BUNDLE={bundle}: {why}." in str(raised.value)
+
+
+def test_a_bundle_that_cannot_be_read_ends_the_start_with_clients_that_were_given(environment, tmp_path):
+    clients = {
+        service: boto3.client(service, region_name=REGION, verify=str(tmp_path / "missing.pem"))
+        for service in ("kinesis", "dynamodb")
+    }
+    with pytest.raises(SetupError, match=r"verify= of the client: No such file or directory"):
+        opened("auto", clients=clients)
+
+
+def test_a_bundle_in_the_home_folder_is_found(environment, resolved, certificate, tmp_path):
+    (tmp_path / "bundle.pem").write_bytes(certificate.read_bytes())
+    (tmp_path / "config").write_text("[default]\nca_bundle = ~/bundle.pem\n")
+    environment.delenv("AWS_CA_BUNDLE")
+    environment.setenv("HOME", str(tmp_path))
+    _, stream = opened("auto")
+    stream.describe()
+
+
+def test_an_endpoint_without_tls_needs_no_authorities(aws, environment, tmp_path):
+    environment.setenv("AWS_CA_BUNDLE", str(tmp_path / "missing.pem"))
+    environment.setenv("AWS_ENDPOINT_URL", aws.url)
+    assert call_twice("auto").startswith("direct")
+
+
+def test_a_bundle_that_is_gone_for_a_moment_is_temporary_trouble_of_a_worker_that_runs(
+    environment, resolved, certificate, tmp_path
+):
+    bundle = tmp_path / "bundle.pem"
+    bundle.write_bytes(certificate.read_bytes())
+    environment.setenv("AWS_CA_BUNDLE", str(bundle))
+    table, stream = opened("boto3")
+    bundle.unlink()
+    with pytest.raises(TemporaryError, match=f"cannot be read from AWS_CA_BUNDLE={bundle}: No such file"):
         stream.describe()
+    bundle.write_bytes(certificate.read_bytes())
+    call_all(table, stream)
 
 
 @WAYS
@@ -243,14 +520,7 @@ def test_a_bundle_that_is_replaced_is_used_without_a_restart(
     environment.setenv("AWS_CA_BUNDLE", str(bundle))
     with Between(aws, old) as before, Between(aws, new) as after:
         port = before.port
-        real = socket.getaddrinfo
-
-        def getaddrinfo(host, asked, *args, **kwargs):
-            if not str(host).endswith(".amazonaws.com"):
-                return real(host, asked, *args, **kwargs)
-            return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", port))]
-
-        monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
+        lead_to(monkeypatch, lambda: port)
         table, stream = opened(way)
         call_all(table, stream)
         call_all(table, stream)

@@ -113,6 +113,22 @@ def test_without_region_or_credentials_that_is_a_finding_and_no_crash(monkeypatc
     assert [row["id"] for row in rows if row["level"] == "error"] == ["region-missing"]
 
 
+@pytest.mark.parametrize(
+    ("name", "value"), [("AWS_CA_BUNDLE", "missing.pem"), ("AWS_ACCOUNT_ID_ENDPOINT_MODE", "requierd")]
+)
+def test_a_setting_with_which_nothing_can_be_asked_lacks_no_region_and_no_credentials(
+    monkeypatch, name, value
+):
+    lead_nowhere(monkeypatch)
+    for variable in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(variable, "local")
+    monkeypatch.setenv(name, value)
+    done = pykcl("doctor", *FLEET, "--region", "us-east-1", "-o", "jsonl")
+    errors = [one for one in map(json.loads, done.output.splitlines()) if one["level"] == "error"]
+    assert [one["id"] for one in errors] == ["aws-unreachable"]
+    assert value in done.output
+
+
 def properties_file(folder, **keys):
     file = folder / "app.properties"
     given = {

@@ -31,6 +31,7 @@ from urllib.parse import urlsplit
 from botocore.client import BaseClient
 
 from pykcl.aws.errors import calling
+from pykcl.aws.network_errors import Way, way_of
 
 ALGORITHM: Final = "AWS4-HMAC-SHA256"
 
@@ -93,7 +94,8 @@ class UnsupportedClient(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ClientSettings:
-    """Times in seconds. context: None for plain HTTP. trusted: path of the certificates that it trusts."""
+    """Times in seconds. context: None for plain HTTP. trusted: path of the certificates that it trusts. way: as errors
+    name it."""
 
     connect_timeout: float
     read_timeout: float
@@ -101,6 +103,7 @@ class ClientSettings:
     socket_options: list[tuple[int, int, Any]]
     context: ssl.SSLContext | None
     trusted: str
+    way: Way | None
     _credentials: Any = field(repr=False)
 
     def frozen_credentials(self) -> Any:
@@ -156,6 +159,7 @@ def client_settings_of(
         socket_options=options,
         context=context,
         trusted=trusted,
+        way=way_of(client, url),
         _credentials=credentials,
     )
 

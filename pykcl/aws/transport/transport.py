@@ -325,7 +325,7 @@ class Transport:
             connection.close()
 
     def _connect(self) -> Connection:
-        url, around = self._template.url, self._settings
+        around = self._settings
         opening = partial(
             open_connection,
             self._template.hostname,
@@ -344,19 +344,21 @@ class Transport:
                     raise
                 return opening()
         except ssl.SSLError as error:
-            raise SSLError(endpoint_url=url, error=error) from error
+            raise self._named(SSLError, error) from error
         except TimeoutError as error:
-            raise ConnectTimeoutError(endpoint_url=url, error=error) from error
+            raise self._named(ConnectTimeoutError, error) from error
         except OSError as error:
-            raise EndpointConnectionError(endpoint_url=url, error=error) from error
+            raise self._named(EndpointConnectionError, error) from error
 
     def _failure(self, error: Exception) -> BotoCoreError:
-        url = self._template.url
         if isinstance(error, ssl.SSLError):
-            return SSLError(endpoint_url=url, error=error)
-        if isinstance(error, TimeoutError):
-            return ReadTimeoutError(endpoint_url=url, error=error)
-        return ConnectionClosedError(endpoint_url=url, error=error)
+            return self._named(SSLError, error)
+        return self._named(
+            ReadTimeoutError if isinstance(error, TimeoutError) else ConnectionClosedError, error
+        )
+
+    def _named(self, kind: type[BotoCoreError], error: Exception) -> BotoCoreError:
+        return kind(endpoint_url=self._template.url, error=error, way=self._settings.way)
 
 
 def _can_be_sent(keys: Any) -> bool:

@@ -332,7 +332,9 @@ def trouble_from(error: Exception, action: str) -> Trouble:
     """Return the meaning of an error of botocore, or of pykcl, for the caller."""
     code = error_code(error)
     failure = sort_failure(error, doing=action, who="whoever runs this")
-    return Trouble(_kind(code, failure), str(failure), code)
+    # A refusal by STS is of the role, and lacks no permission of this action.
+    kind = "credentials" if failure.code == "E04" and code in DENIED else _kind(code, failure)
+    return Trouble(kind, str(failure), code)
 
 
 def _kind(code: str | None, failure: PyKclError) -> TroubleKind:
@@ -400,7 +402,9 @@ def _known(credentials: Any) -> dict[str, Any]:
     except aws_errors() as error:
         failure = sort_failure(error, doing="getting AWS credentials")
     except MALFORMED as error:
-        failure = SetupError(f"Getting AWS credentials failed ({type(error).__name__}). Check their source.")
+        failure = SetupError(
+            f"Getting AWS credentials failed ({type(error).__name__}). Check their source."
+        ).about("E04")
     else:
         # What stands in for botocore's has those.
         found = getattr(credentials, "found", credentials)

@@ -172,6 +172,8 @@ def check_clock(facts: Facts) -> Iterator[Finding]:
 
 
 def check_reach(facts: Facts) -> Iterator[Finding]:
+    if facts.account.no_clients:
+        yield found("aws-unreachable", facts.account.no_clients, "aws sts get-caller-identity")
     hosts = facts.account.hosts
     if hosts:
         asked = "; ".join(f"{host} ({', '.join(operations)})" for host, operations in hosts.items())
@@ -204,7 +206,7 @@ def check_reach(facts: Facts) -> Iterator[Finding]:
 def check_stream(facts: Facts) -> Iterator[Finding]:
     stream = facts.stream
     if stream is None:
-        if not (facts.account.no_credentials or facts.account.no_region):
+        if facts.account.can_ask:
             yield found(
                 "stream-unnamed",
                 "No stream is named, and the lease table does not say which it is of.",

@@ -56,17 +56,23 @@ class FileFacts:
 class AccountFacts:
     """Credentials, regions and clock. regions: service -> region. named_regions: source ("AWS_REGION") -> its region.
 
-    no_region, no_credentials: the error without one, else "". identity: of the credentials for Kinesis. skew: seconds
-    by which AWS' clock is ahead of ours; None without an answer. hosts: that were asked -> the operations.
+    no_region, no_credentials: the error without one, else "". no_clients: that for another reason for which nothing can
+    be asked. identity: of the credentials for Kinesis. skew: seconds by which AWS' clock is ahead of ours; None without
+    an answer. hosts: that were asked -> the operations.
     """
 
     regions: Mapping[str, str] = field(default_factory=dict)
     named_regions: Mapping[str, str] = field(default_factory=dict)
     no_region: str = ""
     no_credentials: str = ""
+    no_clients: str = ""
     identity: Identity | None = None
     skew: float | None = None
     hosts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    @property
+    def can_ask(self) -> bool:
+        return not (self.no_region or self.no_credentials or self.no_clients)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

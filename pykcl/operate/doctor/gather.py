@@ -15,7 +15,7 @@ from pykcl.aws.clients import connections_for
 from pykcl.aws.kinesis import KinesisStream
 from pykcl.aws.table_admin import read_state, state_table_of
 from pykcl.config import Config
-from pykcl.errors import ConfigError, PyKclError, WrongTable
+from pykcl.errors import PyKclError, WrongTable
 from pykcl.model.lease import JavaState, Lease
 from pykcl.model.shard import Shard
 from pykcl.operate.aws.clients import OperatorClients
@@ -88,7 +88,7 @@ def gather(question: Question, runtime: Runtime) -> Facts:
     )
     account = _account(question, facts.account)
     facts = replace(facts, account=account)
-    if account.no_credentials or account.no_region:
+    if not account.can_ask:
         return facts
     return _Gatherer(question, runtime).all(facts)
 
@@ -130,10 +130,12 @@ def _account(question: Question, account: AccountFacts) -> AccountFacts:
     try:
         regions = {service: clients.region_of(service) for service in ("kinesis", "dynamodb")}
         identity = identity_of(clients, "kinesis")
-    except ConfigError as error:
-        return replace(account, no_region=str(error))
     except PyKclError as error:
-        return replace(account, no_credentials=str(error))
+        if error.code == "E01":
+            return replace(account, no_region=str(error))
+        if error.code == "E04":
+            return replace(account, no_credentials=str(error))
+        return replace(account, no_clients=str(error))
     return replace(account, regions=regions, identity=identity)
 
 

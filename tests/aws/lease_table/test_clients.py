@@ -238,9 +238,10 @@ def test_what_a_source_of_credentials_raises_is_temporary_and_told_without_its_t
 # -- failures -----------------------------------------------------------------------------------------------------
 
 
-def answered(code, status=400, message=""):
+def answered(code, status=400, message="", operation="Scan"):
     return exceptions.ClientError(
-        {"Error": {"Code": code, "Message": message}, "ResponseMetadata": {"HTTPStatusCode": status}}, "Scan"
+        {"Error": {"Code": code, "Message": message}, "ResponseMetadata": {"HTTPStatusCode": status}},
+        operation,
     )
 
 
@@ -289,6 +290,51 @@ def test_a_refused_permission_says_in_whose_policy_it_lacks():
         "Grant it in the IAM policy of this worker."
     )
     assert str(sort_failure(error, doing="scanning", who="an operator")).endswith("policy of an operator.")
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "said"),
+    [
+        (
+            answered("AccessDenied", 403, "x is not authorized to perform: sts:AssumeRole on", "AssumeRole"),
+            SetupError,
+            "from STS (it refused the role, AccessDenied). Do: let the trust policy of the role name the identity",
+        ),
+        (
+            answered("AccessDenied", 403, operation="AssumeRoleWithWebIdentity"),
+            SetupError,
+            "from STS (it refused the role, AccessDenied). Do: let the trust policy of the role name issuer, subject",
+        ),
+        (
+            answered("InvalidIdentityToken", operation="AssumeRoleWithWebIdentity"),
+            TemporaryError,
+            "from STS (Inv",
+        ),
+        (
+            answered("IDPCommunicationError", operation="AssumeRoleWithWebIdentity"),
+            TemporaryError,
+            "from STS (IDP",
+        ),
+        (answered("503", 503, operation="AssumeRole"), TemporaryError, "from STS (503)"),
+        (answered("Throttling", operation="AssumeRole"), TemporaryError, "from STS (Throttling)"),
+        (
+            answered("UnauthorizedException", 401, operation="GetRoleCredentials"),
+            TemporaryError,
+            "(SSO) (Unauth",
+        ),
+        (
+            exceptions.CredentialRetrievalError(provider="custom-process", error_msg="secret"),
+            TemporaryError,
+            "CredentialRetrievalError",
+        ),
+    ],
+)
+def test_a_source_of_credentials_that_refuses_is_named_and_not_the_policy_of_the_worker(error, kind, said):
+    found = sort_failure(error, doing="scanning lease table 'a'")
+    assert (type(found), found.code) == (kind, "E04")
+    assert said in str(found)
+    assert "IAM policy of this worker" not in str(found)
+    assert "secret" not in str(found)
 
 
 @pytest.mark.parametrize("kind", [AssertionError, TemporaryError, exceptions.NoRegionError, KeyError])

@@ -47,6 +47,7 @@ def refusal(code, status=400):
         (refusal("SomethingNew", 500), "unreachable"),
         (EndpointConnectionError(endpoint_url="https://x"), "unreachable"),
         (TemporaryError("later"), "unreachable"),
+        (ClientError({"Error": {"Code": "AccessDenied"}}, "AssumeRole"), "credentials"),
     ],
 )  # fmt: skip
 def test_every_kind_of_trouble_is_told_apart(error, kind):
