@@ -414,7 +414,13 @@ NO_KEYS: Mapping[str, str] = {
         "an option of KCL that its daemon does not read",
     ),
     **dict.fromkeys(
-        ("kinesisClientConfig", "dynamoDBClientConfig", "cloudWatchClientConfig", "userAgent", "useragent"),
+        (
+            "kinesisClientConfig", "dynamoDBClientConfig", "cloudWatchClientConfig", "commonClientConfig", "userAgent",
+            "useragent", "dataFetchingStrategy", "maxPendingProcessRecordsInput", "maxCacheByteSize", "maxRecordsCount",
+            "idleMillisBetweenCalls", "maxInitializationAttempts", "completedLeaseCleanupThresholdMillis",
+            "garbageLeaseCleanupThresholdMillis", "leasesRecoveryAuditorExecutionFrequencyMillis",
+            "leasesRecoveryAuditorInconsistencyConfidenceThreshold",
+        ),
         "a key of KCL 1.x; Java's daemon has not read it since",
     ),
     "cloudWatchEndpoint": "no daemon reads it; the key is cloudWatchClient.endpointOverride",

@@ -126,13 +126,17 @@ class Given:
         """Return the error. what: the problem, without the value, which may be a misplaced secret."""
         return ConfigError(f"{self._place}: {self.key} {what}")
 
+    @property
+    def is_whole(self) -> bool:
+        return WHOLE.match(self.text) is not None
+
     def number(self, *, unit: str = "") -> int:
         """Return an int of Java's; a long if the number has a unit.
 
         Raises ConfigError where Java would silently use its default.
         """
         greatest = _GREATEST_LONG if unit else _GREATEST_INT
-        if WHOLE.match(self.text) and abs(int(self.text)) <= greatest:
+        if self.is_whole and abs(int(self.text)) <= greatest:
             return int(self.text)
         kind = "a decimal number" if _DECIMAL.match(self.text) else "not a number"
         if _DIGITS.match(self.text):

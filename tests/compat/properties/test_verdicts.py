@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import replace
+from datetime import UTC, datetime
 
 import pytest
 from properties_files import ALL_KEYS, LEAST, meaning, row, written
@@ -185,6 +186,55 @@ def test_an_arn_is_honoured_whole_where_java_takes_its_name_only():
     found = meaning(streamName=None, streamArn="arn:aws:kinesis:eu-west-1:210987654321:stream/orders")
     assert found.config.stream_arn == "arn:aws:kinesis:eu-west-1:210987654321:stream/orders"
     assert "in its own account" in row(found, "streamArn").text
+
+
+TIME_OF_1X = "timestampAtInitialPositionInStream"
+
+
+@pytest.mark.parametrize("position", [None, "AT_TIMESTAMP", "LATEST"])
+def test_the_time_of_kcl_1_is_honoured_where_later_daemons_start_at_latest(position):
+    found = meaning(**{TIME_OF_1X: "1767225600", "initialPositionInStream": position})
+    assert found.config.initial_position == datetime(2026, 1, 1, tzinfo=UTC)
+    told = row(found, TIME_OF_1X)
+    assert (told.verdict, told.value) == ("mapped", "1767225600")
+    assert "starts at 2026-01-01T00:00:00+00:00" in told.text
+    assert "KCL 2 and 3 ignore this key: they read initialPositionInStreamExtended" in told.text
+
+
+def test_two_times_are_a_contradiction_and_the_same_time_twice_is_none():
+    with pytest.raises(
+        ConfigError, match=f"{TIME_OF_1X} and initialPositionInStreamExtended spell the same setting"
+    ):
+        meaning(initialPositionInStreamExtended="1767225600", **{TIME_OF_1X: "1767225601"})
+    found = meaning(initialPositionInStreamExtended="1767225600", **{TIME_OF_1X: "1767225600"})
+    assert found.config.initial_position == datetime(2026, 1, 1, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    "key",
+    ["initialPositionInStreamExtend", "InitialPositionInStreamExtended", "timestampAtInitialPosition",
+     "initialPositionInStreamTimestamp"],
+)  # fmt: skip
+def test_a_misspelt_key_that_asks_for_a_time_starts_nothing_at_latest(key):
+    with pytest.raises(
+        ConfigError, match=f"{key} is no key.* LATEST.*initialPositionInStreamExtended"
+    ) as error:
+        meaning(**{key: "1767225600"})
+    assert "1767225600" not in str(error.value)
+    meant = re.search(r"[Ww]rite (\w+)", str(error.value))[1]
+    assert meaning(**{meant: "1767225600"}).config.initial_position == datetime(2026, 1, 1, tzinfo=UTC)
+    # Whoever says where to start has said it.
+    assert row(meaning(**{key: "1767225600", "initialPositionInStream": "LATEST"}), key).verdict == "unknown"
+
+
+@pytest.mark.parametrize(
+    "key", ["dataFetchingStrategy", "maxPendingProcessRecordsInput", "idleMillisBetweenCalls"]
+)
+def test_a_key_of_kcl_1_is_known_as_such(key):
+    told = row(meaning(**{key: "5"}), key)
+    assert (told.verdict, told.text) == (
+        "ignored, as Java does", "a key of KCL 1.x; Java's daemon has not read it since"
+    )  # fmt: skip
 
 
 def test_a_key_set_twice_is_told_with_its_first_line(tmp_path):
