@@ -141,6 +141,14 @@ def test_a_properties_file_is_looked_over_as_multilangd_does_at_its_start(aws, t
     assert found["fan-out-used"]["fix"].startswith(f"pykcl multilangd -p {file} --accept-polling")
 
 
+def test_a_value_that_no_shell_replaces_is_found_before_two_daemons_have_one_name(aws, tmp_path):
+    file = properties_file(tmp_path, workerId="${HOSTNAME}")
+    done = pykcl("doctor", "-p", file, "--no-sample", "-o", "jsonl")
+    (found,) = [one for one in map(json.loads, done.output.splitlines()) if one["topic"] == "file"]
+    assert (found["id"], found["level"]) == ("value-literal", "warning")
+    assert found["text"].startswith("app.properties, line 6: workerId: the $ in it stands for no variable")
+
+
 @pytest.mark.parametrize("program", [{"executableName": f"{sys.executable} app.py"}, {}])
 def test_a_properties_file_that_multilangd_would_take_is_not_mentioned(aws, tmp_path, program):
     done = pykcl("doctor", "-p", properties_file(tmp_path, **program), "--no-sample")

@@ -98,8 +98,8 @@ def load(path: str | Path) -> Config:
                 "pykcl.aws.credentials.open_specified_clients to Worker."
             )
     for row in found.verdicts:
-        if row.verdict == "unknown":
-            log.warning("%s: %s: %s", path.name, row.key, row.text)
+        if row.verdict == "unknown" or row.literal:
+            log.warning("%s: %s: %s", path.name, row.key, row.literal or row.text)
     for notice in found.notices:
         log.warning("%s: %s", path.name, notice)
     return found.config
@@ -156,7 +156,8 @@ class _Reading:
         first = getattr(self._properties, "repeated", {}).get(key)
         if first is not None:
             text += f" (set twice, first in line {first}: the last one counts, as in Java)"
-        self._rows.append(KeyVerdict(shown_key(key), shown(key, name, value.text), verdict, text))
+        literal = value.literal if verdict in ("honoured", "mapped") else ""
+        self._rows.append(KeyVerdict(shown_key(key), shown(key, name, value.text), verdict, text, literal))
 
     def _refuse_two_spellings(self, value: Given, name: str) -> None:
         before = self._seen.setdefault(name, value.key)

@@ -30,12 +30,16 @@ _QUERY = re.compile(r"\?.*", re.DOTALL)
 
 @dataclass(frozen=True, slots=True)
 class KeyVerdict:
-    """One key of the file. value: as it may be shown. text: what it means here, and how that differs from Java."""
+    """One key of the file. value: as it may be shown. text: what it means here, and how that differs from Java.
+
+    literal: what of a value that has an effect is taken as it stands, though it looks otherwise, and what to do.
+    """
 
     key: str
     value: str
     verdict: Verdict
     text: str
+    literal: str = ""
 
 
 def verdict_table(verdicts: Iterable[KeyVerdict]) -> str:

@@ -110,6 +110,26 @@ _FALSE = frozenset({"false", "no", "n", "off", "0"})
 _REGION = re.compile(r"[a-z0-9-]{2,40}\Z")
 
 
+_VARIABLE = re.compile(r"\$[{(A-Za-z_]")
+_HOME = re.compile(r"(?:^| )~")
+_COMMENT = re.compile(r"\s#(?:\s|$)")
+
+
+def taken_literally(text: str, *, of_command: bool) -> tuple[str, str] | None:
+    """Return what in a value looks as if something would replace it, and what to do, both as parts of a sentence; None
+    where there is nothing of the kind. of_command: a shell would read more out of it."""
+    if _VARIABLE.search(text):
+        return "the $ in it stands for no variable, in Java either", "write what it stands for"
+    if _COMMENT.search(text):
+        return "the # in it begins no comment, in Java either", "put the comment on a line of its own"
+    if of_command and _HOME.search(text):
+        what = "the ~ in it is no home folder, in Java either: no shell runs the command"
+        return what, "write the whole path"
+    if of_command and "\t" in text:
+        return "the tab in it divides no words, in Java either: only blanks do", "write a blank there"
+    return None
+
+
 class Given:
     """One key with its value and its place in the file."""
 
@@ -124,7 +144,20 @@ class Given:
 
     def refuse(self, what: str) -> ConfigError:
         """Return the error. what: the problem, without the value, which may be a misplaced secret."""
-        return ConfigError(f"{self._place}: {self.key} {what}")
+        literal = self.literal
+        return ConfigError(f"{self._place}: {self.key} {what}" + (f" {capital(literal)}." if literal else ""))
+
+    @property
+    def literal(self) -> str:
+        """What of the value is taken as it stands, and what to do, as two sentences without the first letter and the
+        last full stop; "" where nothing looks otherwise."""
+        found = taken_literally(self.text, of_command=self.key == "executableName")
+        if found is None:
+            return ""
+        what, do = found
+        if self.key in ("workerId", "workerIdentifier") and "$" in what:
+            do = "leave the key out, and each process gets a name of its own"
+        return f"{what}. {capital(do)}"
 
     @property
     def is_whole(self) -> bool:
@@ -188,6 +221,10 @@ class Given:
             raise self.refuse(
                 "is not a time in seconds since 1970. Write seconds, not milliseconds, such as 1767225600."
             ) from None
+
+
+def capital(sentence: str) -> str:
+    return sentence[:1].upper() + sentence[1:]
 
 
 def given(properties: Mapping[str, str], key: str) -> Given:

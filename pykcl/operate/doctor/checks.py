@@ -86,6 +86,8 @@ def check_file(facts: Facts) -> Iterator[Finding]:
         )
     for place, key, text in file.unknown:
         yield found("key-unknown", f"{place}: {key} {text}", "correct it, or delete the line")
+    for place, key, text in file.literal:
+        yield found("value-literal", f"{place}: {key}: {text}")
     if file.notice:
         yield found(
             "fan-out-used",

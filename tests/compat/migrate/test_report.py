@@ -72,6 +72,7 @@ def test_of_the_least_file_only_what_is_always_so_is_told(read):
         ("metricsLevel=DETAILED", "CloudWatch metrics count samples differently", 6),
         ("timestampAtInitialPositionInStream=1767225600", "timestampAtInitialPositionInStream is read", 6),
         ("failoverTime=3", "failoverTime is not a key", 6),
+        ("workerId=${HOSTNAME}", "workerId is taken as it stands", 6),
     ],
 )
 def test_what_java_did_otherwise_is_told_with_its_line(read, line, what, number):

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 import pytest
 from properties_files import ALL_KEYS, LEAST, meaning, row, written
 
+from pykcl.cli.settings import settings_of
 from pykcl.compat.properties import KEYS, interpret, read_properties, verdict_table
 from pykcl.compat.properties.keys import Number
 from pykcl.errors import ConfigError
@@ -374,6 +375,60 @@ def test_a_bad_value_is_refused_with_its_key_and_line_and_not_repeated(tmp_path,
     assert lines[number - 1].split("=")[0] in str(error.value)
     assert "CANARY" not in str(error.value)
     assert len(str(error.value)) < 1500
+
+
+def test_the_start_logs_what_is_taken_as_it_stands(tmp_path, caplog):
+    lines = [f"{name}={text}" for name, text in {**LEAST, "workerId": "${HOSTNAME}"}.items()]
+    path = written(tmp_path, "\n".join(lines))
+    settings_of(entry_point="multilang", properties=path, config_file=None, overrides={}, accept_polling=True)
+    assert "app.properties: workerId: the $ in it stands for no variable" in caplog.text
+
+
+VARIABLE = "the $ in it stands for no variable, in Java either."
+COMMENT = "the # in it begins no comment, in Java either. Put the comment on a line of its own"
+HOME = "the ~ in it is no home folder, in Java either: no shell runs the command. Write the whole path"
+TAB = "the tab in it divides no words, in Java either: only blanks do. Write a blank there"
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "told"),
+    [
+        ("workerId", "${HOSTNAME}", VARIABLE + " Leave the key out, and each process gets a name of its own"),
+        ("workerId", "$HOSTNAME", VARIABLE),
+        ("workerIdentifier", "$(hostname)-1", VARIABLE + " Leave the key out"),
+        ("workerId", "web-1 # the first", COMMENT),
+        ("kinesisEndpoint", "http://${HOST}:4567", VARIABLE + " Write what it stands for"),
+        ("executableName", "python3 ${HOME}/app.py", VARIABLE + " Write what it stands for"),
+        ("executableName", "python3 ~/app.py", HOME),
+        ("executableName", "~root/app", HOME),
+        ("executableName", "python3\tapp.py", TAB),
+        ("executableName", "python3 app.py  # the program", COMMENT),
+        ("tableName", "leases", ""),
+        ("workerId", "web#1$", ""),
+        ("executableName", "python3 app.py --cost 5$ --tag a~b #1", ""),
+        ("maxActiveThreads", "8 # has no effect", ""),
+    ],
+)
+def test_what_a_value_has_that_only_a_shell_would_replace_is_told(key, value, told):
+    found = row(meaning(**{key: value}), key)
+    assert found.literal.startswith(told)
+    assert bool(found.literal) is bool(told)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "told"),
+    [
+        ("failoverTimeMillis", "5000   # five", COMMENT),
+        ("metricsLevel", "NONE # quiet", COMMENT),
+        ("applicationName", "orders-${STAGE}", VARIABLE),
+        ("regionName", "$AWS_REGION", VARIABLE),
+        ("AwsCredentialsProvider", "DefaultCredentialsProvider # of the pod", COMMENT),
+    ],
+)
+def test_a_value_that_is_refused_for_it_is_refused_with_that_reason(key, value, told):
+    with pytest.raises(ConfigError) as error:
+        meaning(**{key: value})
+    assert told[1:] in str(error.value)
 
 
 @pytest.mark.parametrize("key", LEAST)
