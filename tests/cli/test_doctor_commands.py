@@ -113,6 +113,19 @@ def test_without_region_or_credentials_that_is_a_finding_and_no_crash(monkeypatc
     assert [row["id"] for row in rows if row["level"] == "error"] == ["region-missing"]
 
 
+@pytest.mark.parametrize("provider", [None, "WebIdentityTokenFileCredentialsProvider"])
+def test_a_token_file_that_is_missing_is_named_with_its_variable(monkeypatch, tmp_path, provider):
+    lead_nowhere(monkeypatch)
+    monkeypatch.setenv("AWS_ROLE_ARN", "arn:aws:iam::123456789012:role/orders")
+    monkeypatch.setenv("AWS_WEB_IDENTITY_TOKEN_FILE", "/no/such/token")
+    file = properties_file(tmp_path, **({"AwsCredentialsProvider": provider} if provider else {}))
+    done = pykcl("doctor", "-p", file, "-o", "jsonl")
+    (found,) = [one for one in map(json.loads, done.output.splitlines()) if one["level"] == "error"]
+    assert found["id"] == "credentials-missing"
+    assert "Not readable: '/no/such/token' (AWS_WEB_IDENTITY_TOKEN_FILE)" in found["text"]
+    assert found["fix"].startswith("aws sts get-caller-identity")
+
+
 def properties_file(folder, **keys):
     file = folder / "app.properties"
     given = {

@@ -499,9 +499,20 @@ def unknown_row(name: str) -> Meaning:
     return "unknown", f"has no effect, in Java either. {hint}"
 
 
+_WORDS_OF_CLIENTS = {"kinesis": "kinesisClient", "dynamo": "dynamoDbClient", "cloudwatch": "cloudWatchClient"}
+_WORDS_OF_SETTINGS = {"region": "region", "endpoint": "endpointOverride", "credential": "credentialsProvider"}
+
+
 def nearest(name: str) -> str | None:
-    """Return the known key with the most similar name, ignoring case; None if there is none."""
+    """Return the key that was probably meant: one of the same letters, the setting of the client that the name speaks
+    of, or the key with the most similar name, ignoring case; None if there is none."""
     by_lower = {known.lower(): known for known in (*KEYS, *_ALIASES)}
+    if name.lower() in by_lower:
+        return by_lower[name.lower()]
+    for word, client in _WORDS_OF_CLIENTS.items():
+        for part, setting in _WORDS_OF_SETTINGS.items():
+            if word in name.lower() and part in name.lower():
+                return f"{client}.{setting}"
     near = difflib.get_close_matches(name.lower(), by_lower, n=1)
     return by_lower[near[0]] if near else None
 

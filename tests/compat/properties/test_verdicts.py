@@ -124,6 +124,24 @@ def test_a_key_nobody_knows_is_told_with_the_nearest_name_and_without_its_value(
     assert f"Did you mean {near}?" in told.text
 
 
+@pytest.mark.parametrize(
+    ("key", "value", "service", "field"),
+    [
+        ("dynamoDBRegionName", "eu-west-1", "dynamodb", "region"),
+        ("kinesisRegion", "eu-west-1", "kinesis", "region"),
+        ("cloudwatchRegionName", "eu-west-1", "cloudwatch", "region"),
+        ("dynamoEndpointUrl", "http://127.0.0.1:1", "dynamodb", "endpoint"),
+        ("kinesisEndPoint", "http://127.0.0.1:1", "kinesis", "endpoint"),
+    ],
+)
+def test_a_key_that_speaks_of_one_client_is_answered_with_the_key_of_that_client(key, value, service, field):
+    text = row(meaning(**{key: value}), key).text
+    advised = re.search(r"Did you mean ([\w.]+)\?", text)[1]
+    clients = meaning(**{advised: value}).clients
+    assert getattr(clients[service], field) == value
+    assert all(getattr(spec, field) is None for name, spec in clients.items() if name != service)
+
+
 def test_a_key_like_no_other_is_told_without_a_guess():
     assert "No key has a similar name" in row(meaning(xyzzy="1"), "xyzzy").text
 
