@@ -69,12 +69,7 @@ def lambda_processor(
     Raises ConfigError.
     """
     _refuse_handler(handler)
-    if isinstance(function_timeout, bool) or not isinstance(function_timeout, int | float):
-        raise ConfigError(f"function_timeout takes a number of seconds, not {function_timeout!r}")
-    if not 0 < function_timeout <= 86_400:
-        raise ConfigError(
-            f"function_timeout={function_timeout:g} is out of range. Write more than 0, up to 86400."
-        )
+    _refuse_timeout(function_timeout)
     if checked_concurrency(concurrency) > 1 and not handler_is_thread_safe:
         raise ConfigError(
             f"concurrency={concurrency} makes several calls at once, and handler_is_thread_safe=False allows one "
@@ -105,6 +100,15 @@ def lambda_processor(
     )
     make = functools.partial(LambdaProcessor, function)
     return functools.partial(LaneProcessor, make, concurrency) if concurrency > 1 else make
+
+
+def _refuse_timeout(function_timeout: object) -> None:
+    if isinstance(function_timeout, bool) or not isinstance(function_timeout, int | float):
+        raise ConfigError(f"function_timeout takes a number of seconds, not {function_timeout!r}")
+    if not 0 < function_timeout <= 86_400:
+        raise ConfigError(
+            f"function_timeout={function_timeout:g} is out of range. Write more than 0, up to 86400."
+        )
 
 
 def _refuse_filter(filter: object) -> None:

@@ -376,3 +376,16 @@ def test_a_function_of_the_module_for_sigterm_is_said_not_to_be_called(monkeypat
         assert "sets a function for SIGTERM, which is not called" in caplog.text
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [("handlr", "Did you mean handler?"), ("Orders", "The functions defined there: handler.")],
+)
+def test_a_handler_that_is_not_there_is_answered_with_functions(run, tmp_path, monkeypatch, name, said):
+    monkeypatch.setattr("pykcl.aws.credentials.identity_arn", lambda *_: "")
+    for variable in ("NAME", "VERSION"):
+        monkeypatch.setenv(f"AWS_LAMBDA_FUNCTION_{variable}", "1")
+    (tmp_path / "a_shop_of_handlers.py").write_text("def handler(event, context):\n    pass\n")
+    result = run("--lambda", f"a_shop_of_handlers.{name}", "--app", "orders-app", "--stream", "orders")
+    assert f"a_shop_of_handlers has no {name!r}. {said}" in " ".join(result.output.split())

@@ -32,7 +32,8 @@ _QUERY = re.compile(r"\?.*", re.DOTALL)
 class KeyVerdict:
     """One key of the file. value: as it may be shown. text: what it means here, and how that differs from Java.
 
-    literal: what of a value that has an effect is taken as it stands, though it looks otherwise, and what to do.
+    literal: the part of a value with an effect that is taken as it stands, though a shell would replace it, and the
+    remedy.
     """
 
     key: str

@@ -116,8 +116,8 @@ _COMMENT = re.compile(r"\s#(?:\s|$)")
 
 
 def taken_literally(text: str, *, of_command: bool) -> tuple[str, str] | None:
-    """Return what in a value looks as if something would replace it, and what to do, both as parts of a sentence; None
-    where there is nothing of the kind. of_command: a shell would read more out of it."""
+    """Return the part of a value that a shell would replace or leave out, and the remedy, both as parts of a sentence;
+    None where there is none. of_command: a shell would read more out of it."""
     if _VARIABLE.search(text):
         return "the $ in it stands for no variable, in Java either", "write what it stands for"
     if _COMMENT.search(text):
@@ -149,8 +149,8 @@ class Given:
 
     @property
     def literal(self) -> str:
-        """What of the value is taken as it stands, and what to do, as two sentences without the first letter and the
-        last full stop; "" where nothing looks otherwise."""
+        """Two sentences, without the first capital and the last full stop: the part of the value that is taken as it
+        stands, and the remedy. "" where there is none."""
         found = taken_literally(self.text, of_command=self.key == "executableName")
         if found is None:
             return ""

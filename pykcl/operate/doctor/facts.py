@@ -43,7 +43,7 @@ class FileFacts:
     """A .properties file. name: as given.
 
     unfit: (reason, fix) if executableName cannot be started on this host. unknown: (place, key, note) of each key that
-    nothing reads. literal: the same of each key whose value looks like more than it is. notice: on
+    nothing reads. literal: the same of each value that a shell would change. notice: on
     enhanced fan-out, "" if Java does not use it, or if polling is accepted.
     """
 
