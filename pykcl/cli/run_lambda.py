@@ -112,7 +112,7 @@ class LambdaFunction:
         function = FunctionName.parse(name) if name else FunctionName(config.application)
         # Libraries for Lambda read them when they are imported, and Powertools derives the keys of idempotency from it.
         os.environ["AWS_LAMBDA_FUNCTION_NAME"] = function.name
-        os.environ.setdefault("AWS_LAMBDA_FUNCTION_VERSION", function.version)
+        os.environ["AWS_LAMBDA_FUNCTION_VERSION"] = function.version
         before = signal.getsignal(signal.SIGTERM)
         handler = load(_target(self.handler or ""))
         if signal.getsignal(signal.SIGTERM) not in (before, signal.SIG_DFL, signal.SIG_IGN):
