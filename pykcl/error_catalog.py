@@ -31,7 +31,7 @@ _MISTAKES = (
     Mistake(
         "E01",
         "No AWS region",
-        "export AWS_REGION=eu-west-1, or pass region=; a stream ARN names its region, too",
+        "export AWS_REGION=eu-west-1, or pass region= (regionName); a stream ARN names its region, too",
     ),
     Mistake(
         "E02",
@@ -51,7 +51,7 @@ _MISTAKES = (
     Mistake(
         "E05",
         "The table is not a lease table",
-        "name another application, or another table: --option table_name=APPLICATION-leases",
+        "name another application, or another table: --option table_name=APPLICATION-leases (tableName)",
     ),
     Mistake(
         "E06",
@@ -61,8 +61,8 @@ _MISTAKES = (
     Mistake(
         "E07",
         "Two streams under one application name",
-        "one application name for each stream: --app with a new name; pykcl leases list --app APPLICATION shows whose "
-        "leases these are",
+        "one application name for each stream (--app, applicationName); pykcl leases list --app APPLICATION shows "
+        "whose leases these are",
     ),
     Mistake(
         "E08",
@@ -84,8 +84,8 @@ _MISTAKES = (
     Mistake(
         "E11",
         "Heartbeats were kept from running",
-        "raise failover_time in the whole fleet, make batches smaller (max_records), or give the processor a process "
-        "of its own (pykcl multilangd)",
+        "raise failover_time (failoverTimeMillis) in the whole fleet, make batches smaller (max_records, maxRecords), "
+        "or give the processor a process of its own (pykcl multilangd)",
     ),
     Mistake(
         "E12",
@@ -109,8 +109,8 @@ _MISTAKES = (
     Mistake(
         "E16",
         "LATEST leaves out the first records",
-        f"--start TRIM_HORIZON reads all that is kept; now that there are leases: pykcl checkpoints reset {_OF} "
-        "--to-earliest",
+        "initial_position=TRIM_HORIZON (--start TRIM_HORIZON, initialPositionInStream=TRIM_HORIZON) reads all that is "
+        f"kept; now that there are leases: pykcl checkpoints reset {_OF} --to-earliest",
     ),
     Mistake(
         "E17",
@@ -126,7 +126,8 @@ _MISTAKES = (
     Mistake(
         "E19",
         "The shard's reads are used up",
-        "read less often, in every application of this stream: --option idle_time_between_reads=2; "
+        "read less often, in every application of this stream: --option idle_time_between_reads=2 "
+        "(idleTimeBetweenReadsInMillis=2000); "
         "pykcl streams describe STREAM shows who else reads",
     ),
     Mistake(

@@ -236,7 +236,7 @@ class CredentialsFailed(ClientRaised):
         elif {kind.__name__ for kind in type(error).__mro__} & _NO_CREDENTIALS:
             is_final, text = True, _UNUSABLE.format(name)
         elif is_start and name in _FILE_ERRORS:
-            is_final, text = True, _MISSING_FILE.format(name)
+            is_final, text = True, _MISSING_FILE.format(name) + _unreadable_files()
         elif is_start and method == "container-role" and name == "ValueError":
             is_final = True  # the address is none that boto3 asks
         else:
@@ -286,6 +286,16 @@ _MISSING_FILE = (
     "are mounted."
 )
 _REFUSED_VALUE = "correct the value: it may be empty, too short, or have characters that STS does not take"
+_FILE_VARIABLES = ("AWS_WEB_IDENTITY_TOKEN_FILE", "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE")
+
+
+def _unreadable_files() -> str:
+    """Return a sentence that names the files of the environment that cannot be read; "" where all can."""
+    named = ((variable, os.environ.get(variable, "")) for variable in _FILE_VARIABLES)
+    found = [f"{path!r} ({variable})" for variable, path in named if path and not os.access(path, os.R_OK)]
+    return f" Not readable: {', '.join(found)}." if found else ""
+
+
 _UNUSABLE = (
     "AWS credentials are needed, and boto3 found none it can use ({}). Set AWS_ACCESS_KEY_ID and "
     "AWS_SECRET_ACCESS_KEY, AWS_PROFILE, a role of the container or instance, or pass a boto3 session."

@@ -178,6 +178,9 @@ def _file_facts(path: Path) -> FileFacts:
             for row in found.verdicts
             if row.verdict == "unknown"
         ),
+        literal=tuple(
+            (properties.place(row.key), row.key, f"{row.literal}.") for row in found.verdicts if row.literal
+        ),
         notice=" ".join(found.notices),
     )
 

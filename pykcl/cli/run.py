@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -546,20 +546,24 @@ def load(target: str) -> Any:
 def _instead(module: ModuleType, attribute: str) -> str:
     from pykcl.handlers.app import App
 
-    own = [
-        name
-        for name, found in vars(module).items()
-        if isinstance(found, App)
-        or (
-            isinstance(found, type)
-            and issubclass(found, RecordProcessor)
-            and found.__module__ == module.__name__
+    own, functions = [], []
+    for name, found in vars(module).items():
+        is_own = getattr(found, "__module__", None) == module.__name__
+        if isinstance(found, App) or (
+            is_own and isinstance(found, type) and issubclass(found, RecordProcessor)
+        ):
+            own.append(name)
+        elif is_own and isinstance(found, FunctionType) and not name.startswith("_"):
+            functions.append(name)
+    if near := difflib.get_close_matches(attribute, own + functions, n=1):
+        return f"Did you mean {near[0]}?"
+    if own or not functions:
+        return (
+            f"The record processors defined there: {', '.join(own)}."
+            if own
+            else "No record processor is defined there."
         )
-    ]
-    if not own:
-        return "No record processor is defined there."
-    near = difflib.get_close_matches(attribute, own, n=1)
-    return f"Did you mean {near[0]}?" if near else f"The record processors defined there: {', '.join(own)}."
+    return f"The functions defined there: {', '.join(functions)}."
 
 
 def _as_module(name: str, attribute: str) -> str:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+import logging
 import os
+import signal
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -16,9 +18,11 @@ from pykcl.cli.options import Duration, gathered, option_in
 from pykcl.cli.settings import Settings
 from pykcl.errors import ConfigError
 from pykcl.handlers.event_source_mapping import EventSourceMapping, mapping_of
-from pykcl.handlers.lambda_processor import FUNCTION_TIMEOUT, lambda_processor
+from pykcl.handlers.lambda_processor import FUNCTION_TIMEOUT, FunctionName, lambda_processor
 from pykcl.handlers.windows import checked_seconds
 from pykcl.processor import ProcessorFactory
+
+log = logging.getLogger("pykcl.lambda")
 
 BATCH_SIZE = 100
 """Default of an event source mapping."""
@@ -33,6 +37,7 @@ class LambdaFunction:
     """
 
     handler: str | None = None
+    function_name: str | None = None
     esm: Path | None = None
     function_timeout: float | None = None
     handler_is_thread_safe: bool = False
@@ -103,10 +108,20 @@ class LambdaFunction:
             )
         from pykcl.aws.credentials import identity_arn
 
-        # Libraries for Lambda read it when they are imported.
-        os.environ.setdefault("AWS_LAMBDA_FUNCTION_NAME", config.application)
+        name = self._name
+        function = FunctionName.parse(name) if name else FunctionName(config.application)
+        # Libraries for Lambda read them when they are imported, and Powertools derives the keys of idempotency from it.
+        os.environ["AWS_LAMBDA_FUNCTION_NAME"] = function.name
+        os.environ["AWS_LAMBDA_FUNCTION_VERSION"] = function.version
+        before = signal.getsignal(signal.SIGTERM)
+        handler = load(_target(self.handler or ""))
+        if signal.getsignal(signal.SIGTERM) not in (before, signal.SIG_DFL, signal.SIG_IGN):
+            log.warning(
+                "the module of the Lambda handler sets a function for SIGTERM, which is not called: the worker waits "
+                "for the running call, and then the process ends. Do: atexit.register(...) for what is to be done then."
+            )
         return lambda_processor(
-            load(self.handler or ""),
+            handler,
             report_batch_item_failures=self.report_batch_item_failures or self.mapping.reports_failures,
             handler_is_thread_safe=self.handler_is_thread_safe,
             concurrency=self.concurrency or 1,
@@ -114,7 +129,31 @@ class LambdaFunction:
             filter_criteria=self.mapping.filter_criteria,
             window=self.mapping.window if self.window is None else checked_seconds(self.window),
             invoke_identity_arn=identity_arn(config, (settings.specs or {}).get("kinesis")),
+            function_name=name,
         )
+
+    @property
+    def _name(self) -> str:
+        """Name or ARN of the function, of the first source that has one; "" where none has."""
+        if self.function_name:
+            return self.function_name
+        name, version = (os.environ.get(f"AWS_LAMBDA_FUNCTION_{what}", "") for what in ("NAME", "VERSION"))
+        if name and version and ":" not in name:
+            return f"{name}:{version}"
+        return name or self.mapping.function
+
+
+def _target(handler: str) -> str:
+    """Return MODULE:HANDLER for that, or for Lambda's own form FOLDER/MODULE.HANDLER. Raises click.UsageError."""
+    if ":" in handler:
+        return handler
+    module, dot, name = handler.replace("/", ".").rpartition(".")
+    if not (module and dot and name):
+        raise click.UsageError(
+            f"--lambda {handler!r} is not MODULE:HANDLER, such as shop:lambda_handler. Lambda's own form, "
+            "shop.lambda_handler, is understood, too."
+        )
+    return f"{module}:{name}"
 
 
 _option = option_in("Lambda options")
@@ -124,6 +163,13 @@ _OPTIONS = (
         "handler",
         metavar="MODULE:HANDLER",
         help="Run the handler of a Lambda function, unchanged.",
+    ),
+    _option(
+        "--function-name",
+        "function_name",
+        metavar="NAME",
+        help="Name or ARN of the Lambda function, for the context and AWS_LAMBDA_FUNCTION_NAME (default: that "
+        "variable, the function of --esm, the application).",
     ),
     _option(
         "--esm",

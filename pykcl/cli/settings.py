@@ -228,6 +228,9 @@ def _interpreted(
     if not shows_verdicts:
         return found
     announce(verdict_table(found.verdicts), err=True)
+    for row in found.verdicts:
+        if row.literal:
+            log.warning("%s: %s: %s.", path.name, row.key, row.literal)
     for notice in found.notices:
         if not (accept_polling and "--accept-polling" in notice):
             log.warning("%s", notice)

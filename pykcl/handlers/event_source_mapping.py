@@ -14,6 +14,7 @@ from typing import Any
 
 from pykcl.errors import ConfigError
 from pykcl.handlers.filters import criteria_of
+from pykcl.handlers.lambda_processor import FunctionName
 from pykcl.handlers.windows import LONGEST
 from pykcl.model.metered_json import NotJson, read_json
 
@@ -38,8 +39,6 @@ _OTHER_SOURCES = {
 _WITHOUT_COUNTERPART = {
     "UUID": "not used: names the mapping in Lambda",
     "EventSourceMappingArn": "not used: names the mapping in Lambda",
-    "FunctionArn": "not used: --lambda names the handler",
-    "FunctionName": "not used: --lambda names the handler",
     "LastModified": "not used: state of the mapping in Lambda",
     "LastProcessingResult": "not used: state of the mapping in Lambda",
     "StateTransitionReason": "not used: state of the mapping in Lambda",
@@ -57,12 +56,14 @@ _WITHOUT_COUNTERPART = {
 @dataclass(frozen=True, slots=True)
 class EventSourceMapping:
     """options: fields of Config. reports_failures: whether FunctionResponseTypes has ReportBatchItemFailures. window:
-    seconds of a tumbling window; None: there are none. outcomes: what becomes of each key, in the order of the file."""
+    seconds of a tumbling window; None: there are none. function: name or ARN of the function; "" if unknown. outcomes:
+    what becomes of each key, in the order of the file."""
 
     options: Mapping[str, Any]
     reports_failures: bool = False
     filter_criteria: Mapping[str, Any] | None = None
     window: int | None = None
+    function: str = ""
     outcomes: tuple[tuple[str, str], ...] = ()
 
 
@@ -79,7 +80,9 @@ def mapping_of(text: str) -> EventSourceMapping:
     reading = _Reading()
     for key, value in found.items():
         read = _KEYS.get(key)
-        if read is not None:
+        if value is None and key != "EventSourceArn":
+            outcome = "no value"
+        elif read is not None:
             outcome = read(reading, key, value, found)
         else:
             outcome = _WITHOUT_COUNTERPART.get(key, "not used: pykcl does not know this key")
@@ -89,6 +92,7 @@ def mapping_of(text: str) -> EventSourceMapping:
         reading.reports_failures,
         reading.filter_criteria,
         reading.window,
+        reading.function,
         tuple(reading.outcomes),
     )
 
@@ -99,6 +103,7 @@ class _Reading:
     reports_failures: bool = False
     filter_criteria: Mapping[str, Any] | None = None
     window: int | None = None
+    function: str = ""
     outcomes: list[tuple[str, str]] = field(default_factory=list)
 
     def set(self, name: str, value: Any) -> str:
@@ -162,10 +167,10 @@ def _start_time(reading: _Reading, key: str, value: Any, found: Mapping[str, Any
 
 
 def _time(value: Any) -> str:
-    if isinstance(value, str):
+    if isinstance(value, str) and not _SECONDS.match(value):
         return value
     try:
-        return datetime.fromtimestamp(value, UTC).isoformat()
+        return datetime.fromtimestamp(float(value), UTC).isoformat()
     except (TypeError, ValueError, OverflowError, OSError):
         raise ConfigError(f"StartingPositionTimestamp is no time: {value!r:.100}") from None
 
@@ -235,8 +240,18 @@ def _filter_error(reading: _Reading, key: str, value: Any, _: Mapping[str, Any])
     return "no error"
 
 
+def _function(reading: _Reading, key: str, value: Any, _: Mapping[str, Any]) -> str:
+    """Note the function; a reference in a template is no name yet."""
+    try:
+        name = FunctionName.parse(value)
+    except ConfigError:
+        return "not used: no name or ARN of a function; see --function-name"
+    reading.function = value
+    return f"--function-name {name.name}; --lambda names the handler"
+
+
 def _state(reading: _Reading, key: str, value: Any, _: Mapping[str, Any]) -> str:
-    if value in ("Disabled", "Disabling", False):
+    if value in ("Disabled", "Disabling", False, "false"):
         return "not used: the worker runs all the same"
     return "not used. As long as the mapping is enabled, Lambda processes the same records, too"
 
@@ -256,6 +271,8 @@ _KEYS: dict[str, Callable[[_Reading, str, Any, Mapping[str, Any]], str]] = {
     "TumblingWindowInSeconds": _tumbling,
     "FilterCriteria": _filters,
     "FilterCriteriaError": _filter_error,
+    "FunctionArn": _function,
+    "FunctionName": _function,
     "State": _state,
     "Enabled": _state,
 }
@@ -264,13 +281,22 @@ _KEYS: dict[str, Callable[[_Reading, str, Any, Mapping[str, Any]], str]] = {
 # -- values ----------------------------------------------------------------------------------------------------
 
 
+_DIGITS = re.compile(r"-?[0-9]{1,9}\Z")
+_SECONDS = re.compile(r"[0-9]{1,12}(\.[0-9]{1,9})?\Z")
+_FLAGS = {"true": True, "false": False}
+
+
 def _whole(key: str, value: Any, least: int, most: int) -> int:
+    # CloudFormation writes numbers and flags as text, too.
+    if isinstance(value, str) and _DIGITS.match(value):
+        value = int(value)
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
         raise ConfigError(f"{key} is a whole number from {least} to {most}: {value!r:.100}")
     return value
 
 
 def _flag(key: str, value: Any) -> bool:
+    value = _FLAGS.get(value, value) if isinstance(value, str) else value
     if not isinstance(value, bool):
         raise ConfigError(f"{key} is true or false: {value!r:.100}")
     return value

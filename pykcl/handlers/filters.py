@@ -7,13 +7,14 @@ Data with more levels or values than `metered_json` reads is not valid JSON here
 
 from __future__ import annotations
 
+import json
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from pykcl.errors import ConfigError
 from pykcl.model.lambda_event import EventSource
-from pykcl.model.metered_json import MAX_RECORD_VALUES, NotJson, read_json
+from pykcl.model.metered_json import MAX_RECORD_VALUES, NotJson, read_json, refuse_constant
 from pykcl.model.record import Record
 
 Criteria = Callable[[Record, EventSource], bool]
@@ -89,9 +90,20 @@ def _parsed(entry: object, path: str) -> tuple[Mapping[str, Any], str]:
     return pattern, path
 
 
+def _number(digits: str) -> int | float:
+    """Return a whole number; infinity for one of more digits than Python converts: it is JSON all the same."""
+    try:
+        return int(digits)
+    except ValueError:
+        return float(digits)
+
+
+_decode = json.JSONDecoder(parse_int=_number, parse_constant=refuse_constant).decode
+
+
 def _data_of(record: Record, _: EventSource) -> Any:
     try:
-        return read_json(record.data.decode(), max_values=MAX_RECORD_VALUES)
+        return read_json(record.data.decode(), max_values=MAX_RECORD_VALUES, decode=_decode)
     except ValueError:
         return _NO_JSON
 

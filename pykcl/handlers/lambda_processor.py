@@ -10,13 +10,15 @@ import difflib
 import functools
 import inspect
 import os
+import re
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 from uuid import UUID
 
-from pykcl.errors import ConfigError, NotAProcessor
+from pykcl.errors import ConfigError, NotAProcessor, shown
 from pykcl.handlers.filters import criteria_of
 from pykcl.handlers.lanes import LaneProcessor, checked_concurrency
 from pykcl.handlers.windows import JSON, ShardWindows, checked_seconds, fields_of_event
@@ -49,6 +51,7 @@ def lambda_processor(
     filter_criteria: Mapping[str, Any] | None = None,
     window: int | None = None,
     invoke_identity_arn: str = "",
+    function_name: str = "",
 ) -> ProcessorFactory:
     """Return what `Worker(processor=…)` takes, for a handler that is called as `handler(event, context)`.
 
@@ -60,16 +63,13 @@ def lambda_processor(
     filter: returns False for a record that is done without the handler. filter_criteria: the same as `FilterCriteria`
     of a mapping. window: `TumblingWindowInSeconds` of a mapping, 1 to 900: events have a window and a state, and a
     response has a state. invoke_identity_arn: of every record of an event.
+    function_name: of the context, or its ARN, as in Lambda: NAME, NAME:VERSION or arn:…:function:NAME; by default the
+    name of the application.
 
     Raises ConfigError.
     """
     _refuse_handler(handler)
-    if isinstance(function_timeout, bool) or not isinstance(function_timeout, int | float):
-        raise ConfigError(f"function_timeout takes a number of seconds, not {function_timeout!r}")
-    if not 0 < function_timeout <= 86_400:
-        raise ConfigError(
-            f"function_timeout={function_timeout:g} is out of range. Write more than 0, up to 86400."
-        )
+    _refuse_timeout(function_timeout)
     if checked_concurrency(concurrency) > 1 and not handler_is_thread_safe:
         raise ConfigError(
             f"concurrency={concurrency} makes several calls at once, and handler_is_thread_safe=False allows one "
@@ -82,6 +82,7 @@ def lambda_processor(
             "several at once. Do: drop one of them."
         )
     _refuse_filter(filter)
+    name = FunctionName.parse(function_name) if function_name else None
     criteria = criteria_of(filter_criteria)
 
     def is_wanted(record: Record, source: EventSource) -> bool:
@@ -94,10 +95,20 @@ def lambda_processor(
         window=checked_seconds(window),
         is_wanted=None if criteria is None and filter is None else is_wanted,
         invoke_identity_arn=invoke_identity_arn,
+        name=name,
         turns=None if handler_is_thread_safe else _TURNS,
     )
     make = functools.partial(LambdaProcessor, function)
     return functools.partial(LaneProcessor, make, concurrency) if concurrency > 1 else make
+
+
+def _refuse_timeout(function_timeout: object) -> None:
+    if isinstance(function_timeout, bool) or not isinstance(function_timeout, int | float):
+        raise ConfigError(f"function_timeout takes a number of seconds, not {function_timeout!r}")
+    if not 0 < function_timeout <= 86_400:
+        raise ConfigError(
+            f"function_timeout={function_timeout:g} is out of range. Write more than 0, up to 86400."
+        )
 
 
 def _refuse_filter(filter: object) -> None:
@@ -127,9 +138,38 @@ def _refuse_handler(handler: object) -> None:
         ).about("E23") from None
 
 
+_FUNCTION = re.compile(
+    r"(arn:[a-z0-9-]+:lambda:[a-z0-9-]+:[0-9]{12}:function:)?([A-Za-z0-9_-]{1,140})(?::(\$LATEST|[A-Za-z0-9_-]{1,128}))?\Z"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionName:
+    """A Lambda function. version: "$LATEST" without one, and for an alias, which does not say it. arn: "" if not
+    given."""
+
+    name: str
+    version: str = "$LATEST"
+    arn: str = ""
+
+    @classmethod
+    def parse(cls, text: object) -> FunctionName:
+        """Raises ConfigError for what is neither the name nor the ARN of a function."""
+        found = _FUNCTION.match(text) if isinstance(text, str) else None
+        if found is None:
+            raise ConfigError(
+                f"{shown(text)} is neither the name nor the ARN of a Lambda function. Write NAME, NAME:VERSION or "
+                "arn:aws:lambda:REGION:ACCOUNT:function:NAME."
+            )
+        prefix, name, qualifier = found.groups()
+        version = qualifier if qualifier and qualifier.isdigit() else "$LATEST"
+        return cls(name, version, found[0] if prefix else "")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Function:
-    """The arguments of lambda_processor. is_wanted: both filters in one; None: no filter."""
+    """The arguments of lambda_processor. is_wanted: both filters in one; None: no filter. name: None: that of the
+    application."""
 
     handler: Handler
     reports_failures: bool
@@ -137,6 +177,7 @@ class _Function:
     window: int | None
     is_wanted: Callable[[Record, EventSource], bool] | None
     invoke_identity_arn: str
+    name: FunctionName | None
     turns: Turns | None
     runtime: Runtime = _SYSTEM
 
@@ -236,9 +277,10 @@ class LambdaProcessor(RecordProcessor):
         return [record for record in records if is_wanted(record, self._source)]
 
     def _context(self) -> LambdaContext:
-        runtime = self._function.runtime
+        function = self._function
+        name = function.name or FunctionName(self._application)
         return LambdaContext(
-            self._application, self._shard_id, self._source.stream_arn, self._function.timeout, runtime
+            name, self._shard_id, self._source.stream_arn, function.timeout, function.runtime
         )
 
 
@@ -253,20 +295,21 @@ class CognitoIdentity:
 
 
 class LambdaContext:
-    """The context of one call. The function is named like the application, its log stream like the shard."""
+    """The context of one call. The log stream is named like the shard."""
 
     def __init__(
-        self, application: str, shard_id: str, stream_arn: str, timeout: float, runtime: Runtime
+        self, function: FunctionName, shard_id: str, stream_arn: str, timeout: float, runtime: Runtime
     ) -> None:
         # arn:PARTITION:kinesis:REGION:ACCOUNT:stream/NAME
         parts = [*stream_arn.split(":"), *[""] * 5]
-        self.function_name = application
-        self.function_version = "$LATEST"
-        self.invoked_function_arn = f"arn:{parts[1]}:lambda:{parts[3]}:{parts[4]}:function:{application}"
+        self.function_name, self.function_version = function.name, function.version
+        self.invoked_function_arn = (
+            function.arn or f"arn:{parts[1]}:lambda:{parts[3]}:{parts[4]}:function:{function.name}"
+        )
         # Text, as in Lambda's own runtime.
         self.memory_limit_in_mb = os.environ.get("AWS_LAMBDA_FUNCTION_MEMORY_SIZE", "128")
         self.aws_request_id = str(UUID(int=runtime.random().getrandbits(128), version=4))
-        self.log_group_name = f"/aws/lambda/{application}"
+        self.log_group_name = f"/aws/lambda/{function.name}"
         self.log_stream_name = shard_id
         self.identity = CognitoIdentity()
         self.client_context: None = None
@@ -277,6 +320,14 @@ class LambdaContext:
     def get_remaining_time_in_millis(self) -> int:
         """Milliseconds until the function's timeout; 0 when it is over."""
         return max(0, int((self._ends_at - self._runtime.monotonic()) * 1000))
+
+    def log(self, msg: object) -> None:
+        """Write to standard output, as in Lambda without a line end."""
+        sys.stdout.write(str(msg))
+
+    def w3c(self) -> dict[str, str]:
+        """Return the trace context of the invoker, which a stream has not: {}, as in Lambda."""
+        return {}
 
     def __repr__(self) -> str:
         return f"LambdaContext(function_name={self.function_name!r}, aws_request_id={self.aws_request_id!r})"
@@ -316,7 +367,8 @@ def first_failed(response: object, records: Sequence[Record]) -> Record | None:
 
 
 def _failures_in(response: object) -> Sequence[Any]:
-    if response is None:
+    # An empty EventResponse is a success in Lambda, in whatever form Python has it.
+    if response is None or (isinstance(response, str | list | tuple) and not response):
         return ()
     if not isinstance(response, Mapping):
         raise ResponseRefused(f"the response is {type(response).__name__}, not a dict")

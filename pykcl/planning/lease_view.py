@@ -112,16 +112,28 @@ class Namesakes:
 
     moves: by key of a lease that names this worker and that it does not hold: its counter, and in how many scans it
     had moved. Once is no proof: 1) a worker is killed, and started again; 2) its first scan is a moment old; 3) the
-    second one shows the last heartbeat of before.
+    second one shows the last heartbeat of before. So a consistent scan that shows the lease counts as one move, unless
+    this process wrote the row: a take of its own that got no answer may still land.
+    is_in_doubt: the next scans decide. needs_consistent_scan: the next one should be one, for it counts as a move.
     """
 
     moves: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    is_in_doubt: bool = False
+    needs_consistent_scan: bool = False
 
     def observe(
-        self, view: LeaseView, worker: str, *, in_hand: Collection[str], failover_time: float
+        self,
+        view: LeaseView,
+        worker: str,
+        *,
+        process_token: str,
+        in_hand: Collection[str],
+        failover_time: float,
+        is_consistent: bool,
     ) -> Namesakes:
         """Return the evidence after one more complete scan. in_hand: leases that this worker holds or is taking."""
         moves: dict[str, tuple[int, int]] = {}
+        of_others: list[int] = []
         for key, lease in view.leases.items():
             if (
                 lease.actual_owner == worker
@@ -129,8 +141,13 @@ class Namesakes:
                 and not view.is_expired(key, failover_time)
             ):
                 counter, times = self.moves.get(key, (lease.counter, 0))
-                moves[key] = lease.counter, times + (lease.counter > counter)
-        return Namesakes(moves)
+                times += lease.counter > counter
+                if _session(lease) != process_token:
+                    times = max(times, 1) if is_consistent else times
+                    of_others.append(times)
+                moves[key] = lease.counter, times
+        fewest = min(of_others, default=2)
+        return Namesakes(moves, is_in_doubt=fewest < 2, needs_consistent_scan=fewest < 1)
 
     @property
     def leases(self) -> list[str]:

@@ -135,7 +135,7 @@ class LeaseManager:
         is_scan_due = self._is_scan_due(now, listing)
         if is_scan_due:
             # In this order: a scan older than the listing could miss the lease of a parent.
-            self._scan()
+            self._scan(self._names.namesakes.needs_consistent_scan)
             if listing is not None:
                 self._sync.create(listing, now)
             if not self._sync.must_finish_the_start and not self._context.fleet.follows:
@@ -186,7 +186,7 @@ class LeaseManager:
         self._leader.scanned(rows)
         context.fleet.observe(rows, self._view)
         self._sync.scanned(before)
-        self._names.scanned(self._view, self._busy())
+        self._names.scanned(self._view, self._busy(), is_consistent=consistent)
         if context.fleet.follows:
             self._leadership.scanned(rows, self._view)
             self._membership.scanned(self._leadership.reports)
@@ -194,6 +194,8 @@ class LeaseManager:
             pause = _LED_SCAN_INTERVAL if is_ready else context.config.renew_interval
             if self._leadership.is_leader:
                 pause = self._leadership.scan_pause(self._scanner.affordable_pause)
+            if self._names.namesakes.is_in_doubt:
+                pause = min(pause, context.config.failover_time / 4)
             self._scanner.rest(pause)
         else:
             self._scanner.pace(len(rows))

@@ -177,16 +177,21 @@ class NameWatch:
 
     def __init__(self, context: Context) -> None:
         self._context = context
-        self._namesakes = Namesakes()
+        self.namesakes = Namesakes()
 
-    def scanned(self, view: LeaseView, busy: Collection[str]) -> None:
+    def scanned(self, view: LeaseView, busy: Collection[str], *, is_consistent: bool) -> None:
         """Compare with a scan of all the table. busy: leases that lease workers hold or are taking."""
         context = self._context
-        before = self._namesakes.leases
-        self._namesakes = self._namesakes.observe(
-            view, context.worker_id, in_hand=busy, failover_time=context.config.failover_time
+        before = self.namesakes.leases
+        self.namesakes = self.namesakes.observe(
+            view,
+            context.worker_id,
+            process_token=context.process_token,
+            in_hand=busy,
+            failover_time=context.config.failover_time,
+            is_consistent=is_consistent,
         )
-        found = self._namesakes.leases
+        found = self.namesakes.leases
         if found:
             # Of those that nobody works on, this worker renews the ones that have ended itself.
             held = {held.key for held in context.held.all()}

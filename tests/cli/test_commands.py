@@ -159,7 +159,7 @@ def test_no_credentials_says_where_it_looked_and_exits_78():
             "The record processors defined there: Orders.",
         ),
         (["run", "pykcl.examples.orders:Ordrs", *ORDERS[2:]], 2, "Did you mean Orders?"),
-        (["run", "pykcl.errors:Orders", *ORDERS[2:]], 2, "No record processor is defined there."),
+        (["run", "pykcl.errors:Orders", *ORDERS[2:]], 2, "The functions defined there: printable, "),
         (["run", "pykcl.examples.orders:Orders", "--stream", "s"], 2, "--app"),
         (["run", "pykcl.examples.orders:Orders", "--app", "a-b"], 2, "--stream"),
         ([*ORDERS, "--start", "LATES"], 78, "Did you mean 'LATEST'"),

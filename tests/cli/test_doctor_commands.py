@@ -129,6 +129,19 @@ def test_a_setting_with_which_nothing_can_be_asked_lacks_no_region_and_no_creden
     assert value in done.output
 
 
+@pytest.mark.parametrize("provider", [None, "WebIdentityTokenFileCredentialsProvider"])
+def test_a_token_file_that_is_missing_is_named_with_its_variable(monkeypatch, tmp_path, provider):
+    lead_nowhere(monkeypatch)
+    monkeypatch.setenv("AWS_ROLE_ARN", "arn:aws:iam::123456789012:role/orders")
+    monkeypatch.setenv("AWS_WEB_IDENTITY_TOKEN_FILE", "/no/such/token")
+    file = properties_file(tmp_path, **({"AwsCredentialsProvider": provider} if provider else {}))
+    done = pykcl("doctor", "-p", file, "-o", "jsonl")
+    (found,) = [one for one in map(json.loads, done.output.splitlines()) if one["level"] == "error"]
+    assert found["id"] == "credentials-missing"
+    assert "Not readable: '/no/such/token' (AWS_WEB_IDENTITY_TOKEN_FILE)" in found["text"]
+    assert found["fix"].startswith("aws sts get-caller-identity")
+
+
 def properties_file(folder, **keys):
     file = folder / "app.properties"
     given = {
@@ -155,6 +168,14 @@ def test_a_properties_file_is_looked_over_as_multilangd_does_at_its_start(aws, t
     assert "app.properties, line 7: workersId has no effect" in found["key-unknown"]["text"]
     assert "Did you mean workerId?" in found["key-unknown"]["text"]
     assert found["fan-out-used"]["fix"].startswith(f"pykcl multilangd -p {file} --accept-polling")
+
+
+def test_a_value_that_no_shell_replaces_is_found_before_two_daemons_have_one_name(aws, tmp_path):
+    file = properties_file(tmp_path, workerId="${HOSTNAME}")
+    done = pykcl("doctor", "-p", file, "--no-sample", "-o", "jsonl")
+    (found,) = [one for one in map(json.loads, done.output.splitlines()) if one["topic"] == "file"]
+    assert (found["id"], found["level"]) == ("value-literal", "warning")
+    assert found["text"].startswith("app.properties, line 6: workerId: the $ in it stands for no variable")
 
 
 @pytest.mark.parametrize("program", [{"executableName": f"{sys.executable} app.py"}, {}])

@@ -83,7 +83,8 @@ def settings_for(function, **options):
             ["-p", "app.properties", "--lambda", "shop:handler"],
             "--lambda and --properties do not go together",
         ),
-        (["--lambda", "shop.handler", "--app", "orders-app", "--stream", "orders"], "is not MODULE:CLASS"),
+        (["--lambda", "shop", "--app", "orders-app", "--stream", "orders"], "is not MODULE:HANDLER"),
+        (["shop:Orders", "--function-name", "shop"], "--function-name goes with --lambda only"),
         (["--kclpy", "app.py", "--window", "60"], "--window and --kclpy do not go together"),
         (["--lambda", "shop:handler", "--window", "901"], "out of range"),
         ([], "Missing argument 'MODULE:CLASS'"),
@@ -303,3 +304,88 @@ def test_a5_6_a_module_that_fails_to_import_ends_before_any_lease_is_taken(start
     assert service.process.wait(60) == 70
     assert "program cannot be imported: ModuleNotFoundError" in service.text
     assert not [request for request in aws.requests if request.service in ("dynamodb", "kinesis")]
+
+
+# -- names of the function, and its module -------------------------------------------------------------------------
+
+FUNCTION_ARN = "arn:aws:lambda:us-east-1:123456789012:function:orders:7"
+
+
+def loaded(monkeypatch, load, **function):
+    """The context of a call, and the name in the environment when the module was imported."""
+    monkeypatch.setattr("pykcl.aws.credentials.identity_arn", lambda *_: "")
+    seen = []
+
+    def find(target):
+        seen.append(
+            (target, os.environ["AWS_LAMBDA_FUNCTION_NAME"], os.environ["AWS_LAMBDA_FUNCTION_VERSION"])
+        )
+        load()
+        return lambda event, context: None
+
+    function = LambdaFunction(**{"handler": "shop:handler", **function})
+    make = function.processor(settings_for(function, stream="orders"), find)
+    processor = make()
+    processor._application = "orders-app"
+    return seen[0], processor._context()
+
+
+@pytest.mark.parametrize(
+    ("function", "environment", "name", "version"),
+    [
+        ({}, {}, "orders-app", "$LATEST"),
+        ({"esm": True}, {}, "orders", "7"),
+        ({"esm": True}, {"AWS_LAMBDA_FUNCTION_NAME": "mine"}, "mine", "$LATEST"),
+        ({}, {"AWS_LAMBDA_FUNCTION_NAME": "mine", "AWS_LAMBDA_FUNCTION_VERSION": "3"}, "mine", "3"),
+        ({"esm": True, "function_name": "given"}, {"AWS_LAMBDA_FUNCTION_NAME": "mine"}, "given", "$LATEST"),
+    ],
+)
+def test_the_function_keeps_its_name_so_that_keys_derived_from_it_stay(
+    monkeypatch, tmp_path, function, environment, name, version
+):
+    for variable in ("AWS_LAMBDA_FUNCTION_NAME", "AWS_LAMBDA_FUNCTION_VERSION"):
+        # Set and taken back, so that what the code sets ends with the test.
+        monkeypatch.setenv(variable, "")
+        monkeypatch.delenv(variable)
+        if variable in environment:
+            monkeypatch.setenv(variable, environment[variable])
+    if function.get("esm"):
+        function = {**function, "esm": tmp_path / "esm.json"}
+        function["esm"].write_text(json.dumps({**MAPPING, "FunctionArn": FUNCTION_ARN}))
+    (_, *at_import), context = loaded(monkeypatch, lambda: None, **function)
+    assert at_import == [name, version]
+    assert (context.function_name, context.function_version) == (name, version)
+
+
+@pytest.mark.parametrize("handler", ["shop:handler", "shop.handler", "src/shop.handler"])
+def test_lambda_s_own_form_of_a_handler_is_understood(monkeypatch, handler):
+    monkeypatch.setenv("AWS_LAMBDA_FUNCTION_NAME", "orders")
+    monkeypatch.setenv("AWS_LAMBDA_FUNCTION_VERSION", "1")
+    (target, *_), _ = loaded(monkeypatch, lambda: None, handler=handler)
+    assert target == handler.replace("/", ".").replace(".handler", ":handler")
+
+
+def test_a_function_of_the_module_for_sigterm_is_said_not_to_be_called(monkeypatch, caplog):
+    monkeypatch.setenv("AWS_LAMBDA_FUNCTION_NAME", "orders")
+    monkeypatch.setenv("AWS_LAMBDA_FUNCTION_VERSION", "1")
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        loaded(monkeypatch, lambda: None)
+        assert "SIGTERM" not in caplog.text
+        loaded(monkeypatch, lambda: signal.signal(signal.SIGTERM, lambda *_: None))
+        assert "sets a function for SIGTERM, which is not called" in caplog.text
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [("handlr", "Did you mean handler?"), ("Orders", "The functions defined there: handler.")],
+)
+def test_a_handler_that_is_not_there_is_answered_with_functions(run, tmp_path, monkeypatch, name, said):
+    monkeypatch.setattr("pykcl.aws.credentials.identity_arn", lambda *_: "")
+    for variable in ("NAME", "VERSION"):
+        monkeypatch.setenv(f"AWS_LAMBDA_FUNCTION_{variable}", "1")
+    (tmp_path / "a_shop_of_handlers.py").write_text("def handler(event, context):\n    pass\n")
+    result = run("--lambda", f"a_shop_of_handlers.{name}", "--app", "orders-app", "--stream", "orders")
+    assert f"a_shop_of_handlers has no {name!r}. {said}" in " ".join(result.output.split())

@@ -262,7 +262,9 @@ def test_e08_a_second_process_that_holds_no_lease(new_fleet):
     fleet.start("w1")
     fleet.wait(lambda: fleet.load().get("w1") == 4)
     second = fleet.start("second", worker_id="w1")
+    began = fleet.simulation.now
     event = told(fleet, FailureStarted, "E08")
+    assert fleet.simulation.now - began < second.config.failover_time
     check(event, "E08", "--worker-id", "host:pid:random")
     fleet.wait(lambda: "worker identifier" in " ".join(readiness(second.status()).why))
     fleet.simulation.kill("w1")

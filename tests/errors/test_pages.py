@@ -12,6 +12,8 @@ from mistake_pages import HEAD, PAGE, ROOT, TEXTS, blocks, commands, is_on_page,
 from pykcl import errors, events
 from pykcl.cli.explain import PAGES
 from pykcl.cli.main import main
+from pykcl.cli.settings import from_arguments
+from pykcl.compat.properties import KEYS, interpret
 from pykcl.error_catalog import MISTAKES
 
 SHAPE = ["What you see", "Why", "What to do", "How to prevent it"]
@@ -79,6 +81,24 @@ def test_every_command_of_a_hint_exists(code):
 def test_the_python_of_a_page_is_python(code):
     for block in blocks(TEXTS[code], "python"):
         ast.parse(textwrap.dedent(block))
+
+
+def test_every_key_of_a_properties_file_that_a_hint_names_exists():
+    named = {
+        key
+        for mistake in MISTAKES.values()
+        for key in re.findall(r"(?<=[(, ])[a-z]+(?:[A-Z]\w+)+(?=[=),])", mistake.do)
+    }
+    assert {"workerId", "initialPositionInStream", "maxLeasesForWorker"} <= named <= KEYS.keys()
+
+
+def test_what_the_hint_about_latest_advises_is_accepted_wherever_it_is_read():
+    option, flag, key = re.findall(r"[\w-]+[ =]TRIM_HORIZON", MISTAKES["E16"].do)
+    assert from_arguments([option])["initial_position"] == "TRIM_HORIZON"
+    parse(["run", "pykcl.examples.orders:Orders", "--app", "a", "--stream", "s", *flag.split()])
+    name, value = key.split("=")
+    least = {"applicationName": "orders-app", "streamName": "orders", name: value}
+    assert interpret(least, entry_point="kclpy").config.initial_position == "TRIM_HORIZON"
 
 
 def test_the_table_has_every_code_with_its_title_and_there_is_no_other_section():

@@ -6,7 +6,7 @@ import pytest
 
 from pykcl.config import Config
 from pykcl.errors import ConfigError
-from pykcl.handlers.event_source_mapping import mapping_of
+from pykcl.handlers.event_source_mapping import _KEYS, _WITHOUT_COUNTERPART, mapping_of
 
 ARN = "arn:aws:kinesis:eu-west-1:123456789012:stream/orders"
 QUEUE = "arn:aws:sqs:eu-west-1:123456789012:orders-dlq"
@@ -49,7 +49,7 @@ OUTCOMES = {
     "FilterCriteria": "1 pattern",
     "KMSKeyArn": "not used: the patterns of this file are read as they are",
     "MetricsConfig": "not used: see metrics and metrics_level",
-    "FunctionArn": "not used: --lambda names the handler",
+    "FunctionArn": "--function-name orders; --lambda names the handler",
     "LastModified": "not used: state of the mapping in Lambda",
     "LastProcessingResult": "not used: state of the mapping in Lambda",
     "State": "not used. As long as the mapping is enabled, Lambda processes the same records, too",
@@ -130,6 +130,11 @@ def test_the_defaults_of_lambda_change_nothing():
             "initial_position",
             "2025-11-22T08:26:40+00:00",
         ),
+        (
+            {"StartingPosition": "AT_TIMESTAMP", "StartingPositionTimestamp": "1763800000.0"},
+            "initial_position",
+            "2025-11-22T08:26:40+00:00",
+        ),
         ({"DestinationConfig": {"OnFailure": {"Destination": "arn:aws:s3:::letters"}}}, "dead_letters", "arn:aws:s3:::letters"),
     ],
 )  # fmt: skip
@@ -196,14 +201,15 @@ def test_what_is_no_mapping_of_a_kinesis_stream_is_refused_by_name(found, proble
     [
         ("BatchSize", 0),
         ("BatchSize", 10_001),
-        ("BatchSize", "100"),
+        ("BatchSize", "many"),
+        ("BatchSize", "10001"),
         ("BatchSize", True),
         ("MaximumBatchingWindowInSeconds", 301),
         ("ParallelizationFactor", 11),
         ("MaximumRetryAttempts", -2),
         ("MaximumRetryAttempts", 1.5),
         ("MaximumRecordAgeInSeconds", 604_801),
-        ("BisectBatchOnFunctionError", "true"),
+        ("BisectBatchOnFunctionError", "yes"),
         ("FunctionResponseTypes", "ReportBatchItemFailures"),
         ("FunctionResponseTypes", ["Other"]),
         ("DestinationConfig", QUEUE),
@@ -239,3 +245,35 @@ def test_a_tumbling_window_is_read_and_0_means_none():
     assert found.window == 120
     assert dict(found.outcomes)["TumblingWindowInSeconds"] == "--window 120"
     assert read(TumblingWindowInSeconds=0).window is None
+
+
+def test_numbers_and_flags_as_text_are_those_of_cloudformation():
+    found = read(
+        BatchSize="100",
+        MaximumRetryAttempts="-1",
+        BisectBatchOnFunctionError="true",
+        ParallelizationFactor="1",
+    )
+    options = {name: found.options[name] for name in ("batch_size", "max_attempts", "bisect")}
+    assert options == {"batch_size": 100, "max_attempts": None, "bisect": True}
+
+
+def test_null_is_no_value_whatever_the_key():
+    keys = [key for key in (*_KEYS, *_WITHOUT_COUNTERPART) if key != "EventSourceArn"]
+    found = read(**dict.fromkeys(keys))
+    assert found.options == {"stream": ARN}
+    assert {outcome for key, outcome in found.outcomes if key != "EventSourceArn"} == {"no value"}
+
+
+@pytest.mark.parametrize(
+    ("value", "name"),
+    [
+        ("arn:aws:lambda:us-east-1:123456789012:function:orders", "orders"),
+        ("orders:7", "orders"),
+        ({"Ref": "Orders"}, ""),
+    ],
+)
+def test_the_function_of_the_mapping_is_known(value, name):
+    found = read(FunctionArn=value)
+    assert found.function == (value if name else "")
+    assert (f"--function-name {name};" in dict(found.outcomes)["FunctionArn"]) is bool(name)

@@ -289,3 +289,11 @@ def test_the_result_is_that_of_moto(event, pattern):
 def test_so_is_exists(event, name, wanted):
     pattern = {name: [{"exists": wanted}]}
     assert passes({"data": pattern}, event) is EventPattern(None, pattern).matches_event(event)
+
+
+@pytest.mark.parametrize(("sign", "is_wanted"), [("", True), ("-", False)])
+def test_a_number_of_more_digits_than_python_converts_is_json(sign, is_wanted):
+    data = b'{"Paid": true, "Price": %b}' % (sign.encode() + b"9" * 5000)
+    assert passes({"data": {"Paid": [True]}}, data)
+    assert passes({"data": {"Price": [{"numeric": [">", 0]}]}}, data) is is_wanted
+    assert not passes({"data": {"Price": [9]}}, data)

@@ -68,6 +68,43 @@ def test_the_context_has_every_documented_attribute():
     assert started(print, function_timeout=1e-9)._context().get_remaining_time_in_millis() == 0
 
 
+def test_the_context_logs_and_has_no_trace_as_in_lambda(capsys):
+    events, processor = calls_of()
+    call(processor, orders(1))
+    context = events[0][1]
+    context.log("one ")
+    context.log(2)
+    assert capsys.readouterr().out == "one 2"
+    assert context.w3c() == {}
+
+
+@pytest.mark.parametrize(
+    ("given", "name", "version", "arn"),
+    [
+        ("shipping", "shipping", "$LATEST", "arn:aws:lambda:us-east-2:123456789012:function:shipping"),
+        ("shipping:7", "shipping", "7", "arn:aws:lambda:us-east-2:123456789012:function:shipping"),
+        ("arn:aws:lambda:eu-west-1:1" + "0" * 11 + ":function:s", "s", "$LATEST", "arn:aws:lambda:eu-west-1:100000000000:function:s"),
+        ("arn:aws:lambda:eu-west-1:1" + "0" * 11 + ":function:s:live", "s", "$LATEST", "arn:aws:lambda:eu-west-1:100000000000:function:s:live"),
+    ],
+)  # fmt: skip
+def test_the_context_names_the_function_that_was_given(given, name, version, arn):
+    events, processor = calls_of(function_name=given)
+    call(processor, orders(1))
+    context = events[0][1]
+    assert (context.function_name, context.function_version, context.invoked_function_arn) == (
+        name,
+        version,
+        arn,
+    )
+    assert context.log_group_name == f"/aws/lambda/{name}"
+
+
+@pytest.mark.parametrize("given", ["a b", "arn:aws:sqs:eu-west-1:123456789012:q", "x" * 200, 7])
+def test_what_is_no_name_of_a_function_is_refused(given):
+    with pytest.raises(ConfigError, match="neither the name nor the ARN of a Lambda function"):
+        lambda_processor(print, function_name=given)
+
+
 def test_a_handler_that_changes_its_event_gets_a_new_one_next_time():
     def handler(event, context):
         taken.append(len(event["Records"]))
@@ -105,8 +142,12 @@ def failures(*identifiers):
         {"batchItemFailures": None},
         {"statusCode": 200},
         {"batchItemFailures": [], "x": "y" * 10_000_000},
+        "",
+        [],
+        (),
+        {"batchItemFailures": ()},
     ],
-    ids=range(6),
+    ids=range(10),
 )
 def test_responses_that_settle_the_batch(response):
     assert failed(response, orders(3)) is None
@@ -143,12 +184,15 @@ def test_a_sequence_number_of_an_aggregate_is_its_first_record_in_the_batch_and_
         {"BatchItemFailures": [{"itemIdentifier": "1001"}]},
         {"batchItemFailure": [{"itemIdentifier": "1001"}]},
         {"batch_item_failures": [{"itemIdentifier": "1001"}]},
-        [],
+        [{"itemIdentifier": "1001"}],
         "ok",
+        " ",
         200,
+        0,
         True,
+        False,
     ],
-    ids=str,
+    ids=repr,
 )
 def test_responses_that_fail_the_whole_batch(response):
     with pytest.raises(ResponseRefused) as raised:

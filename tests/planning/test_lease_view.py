@@ -6,7 +6,7 @@ import pytest
 
 from pykcl.model.checkpoint import Checkpoint
 from pykcl.model.lease import ForeignRow, Lease, PendingCheckpoint, PykclMetadata, UnreadableRow
-from pykcl.planning.lease_view import LeaseView
+from pykcl.planning.lease_view import LeaseView, Namesakes
 
 A = Lease("a", Checkpoint("7"), counter=5, owner="x")
 
@@ -121,3 +121,45 @@ def test_a_lease_is_untouched_from_its_change_of_hands_to_the_first_sign_of_work
     for number, row in enumerate(rows):
         view = view.observe_part([row], number) if in_parts else view.observe([row], number)
     assert view.untouched == ({"a"} if is_untouched else set())
+
+
+# -- another process of one's own name -----------------------------------------------------------------------------
+
+
+def namesakes(*scans):
+    """Of scans one second apart, each the lease and whether the scan is consistent; this process is "mine"."""
+    view, found = LeaseView(), Namesakes()
+    for now, (lease, is_consistent) in enumerate(scans):
+        view = view.observe([lease], float(now))
+        found = found.observe(
+            view, "x", process_token="mine", in_hand=(), failover_time=10.0, is_consistent=is_consistent
+        )
+    return found
+
+
+def beat(counter, token="theirs"):
+    return A.with_(counter=counter, metadata=PykclMetadata(owner="x", process_token=token))
+
+
+def test_a_lease_of_my_name_asks_for_a_consistent_scan_and_then_one_heartbeat_is_proof():
+    assert namesakes((beat(5), False)).needs_consistent_scan
+    after = namesakes((beat(5), False), (beat(5), True))
+    assert (after.leases, after.is_in_doubt, after.needs_consistent_scan) == ([], True, False)
+    proof = namesakes((beat(5), False), (beat(5), True), (beat(6), False))
+    assert (proof.leases, proof.is_in_doubt) == (["a"], False)
+
+
+def test_one_heartbeat_between_scans_that_may_be_a_moment_old_is_no_proof():
+    assert namesakes((beat(5), False), (beat(6), False)).leases == []
+    assert namesakes((beat(5), False), (beat(6), False), (beat(7), False)).leases == ["a"]
+
+
+def test_a_take_of_this_process_that_lands_late_is_no_proof():
+    mine = beat(6, token="mine")
+    assert namesakes((beat(5), False), (mine, False)).leases == []
+    scans = ((beat(5, "mine"), False), (beat(5, "mine"), True), (mine, True))
+    assert (namesakes(*scans).leases, namesakes(*scans).needs_consistent_scan) == ([], False)
+
+
+def test_a_java_worker_of_my_name_is_a_namesake_too():
+    assert namesakes((A, False), (A, True), (A.with_(counter=6), False)).leases == ["a"]

@@ -9,7 +9,8 @@ from typing import Literal
 
 from pykcl.compat.multilang.command import Unfit
 from pykcl.compat.properties import Interpretation
-from pykcl.compat.properties.parsing import FANOUT_NOTICE, retrieval_of
+from pykcl.compat.properties.interpretation import TIME_OF_1X
+from pykcl.compat.properties.parsing import FANOUT_NOTICE, capital, retrieval_of
 from pykcl.model.lease import ForeignRow, JavaState, Lease, Row, UnreadableRow
 from pykcl.planning.fleet_protocol import Fleet, FleetKind, sense_fleet
 from pykcl.planning.membership import why_not_to_follow
@@ -98,6 +99,14 @@ def _honoured(properties: Mapping[str, str], found: Interpretation) -> Iterator[
             "Java uses only its stream name, and reads that stream in its own account and region; pykcl reads the "
             f"stream of the ARN, in {found.config.effective_region}.",
             *_at(properties, "streamArn"),
+        )
+    if properties.get(TIME_OF_1X, "").strip():
+        yield Finding(
+            "changes",
+            f"{TIME_OF_1X} is read",
+            "KCL 1.x reads it, and the daemons of KCL 2 and 3 ignore it: they start an application without leases at "
+            "initialPositionInStream, by default at LATEST. pykcl starts it at that time.",
+            *_at(properties, TIME_OF_1X),
         )
     capital = [row for row in found.verdicts if row.key == "RetrievalMode" and row.verdict == "mapped"]
     if capital:
@@ -193,12 +202,20 @@ def _unstarted(properties: Mapping[str, str], unfit: Unfit | None) -> Iterator[F
 
 
 def _unknown(properties: Mapping[str, str], found: Interpretation) -> Iterator[Finding]:
+    """Report keys that nothing reads, and values that nothing replaces."""
     for row in found.verdicts:
+        if row.literal:
+            yield Finding(
+                "review",
+                f"{row.key} is taken as it stands",
+                capital(row.literal) + ".",
+                *_at(properties, row.key),
+            )
         if row.verdict == "unknown":
             yield Finding(
                 "review",
                 f"{row.key} is not a key",
-                row.text[0].upper() + row.text[1:],
+                capital(row.text),
                 *_at(properties, row.key),
             )
 

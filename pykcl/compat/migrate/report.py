@@ -13,6 +13,7 @@ from typing import Any
 from pykcl.aws.credentials import tables_of
 from pykcl.compat.migrate.findings import Finding, TableSnapshot
 from pykcl.compat.properties import Interpretation, KeyVerdict
+from pykcl.compat.properties.interpretation import spellings
 from pykcl.compat.properties.keys import KEYS_OF_FIELD
 from pykcl.config import Config
 from pykcl.errors import NO_UTF8, ConfigError, is_utf8, printable
@@ -389,7 +390,7 @@ def _line(name: str, value: str) -> str:
 
 
 def _origin(properties: Mapping[str, str], field: str) -> str:
-    keys = [key for key in KEYS_OF_FIELD.get(field, ()) if properties.get(key, "").strip()]
+    keys = [key for name in KEYS_OF_FIELD.get(field, ()) for key in spellings(properties, name)]
     if field == "processor_warn_after" and not keys:
         return "no later than processor_timeout"
     if field == "max_leases" and not keys:

@@ -87,6 +87,22 @@ class CheckpointNotUnderstood(Event):
     field: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MessageBehindText(Event):
+    """The child printed text without a line end, and then a message: the line is no message, as in Java.
+
+    Reported once for each child. The line itself is in the log of the child's output.
+    """
+
+    LEVEL = logging.WARNING
+    TEXT = (
+        "a message of the child is behind other text in its line, so it is not read and the child may wait for ever: "
+        "print a line end before it, or print the text to standard error"
+    )
+    shard: str
+    pid: int
+
+
 MAX_QUESTIONS = 1_000
 """Max checkpoint requests without an answer. A child with more does not speak the protocol: the rest is noise."""
 NONSENSE_SECONDS = 30.0
@@ -133,7 +149,7 @@ class Child:
         self._question_ends: int | None = None
         self._started_early: int | None = None
         self._nonsense_until: float | None = None
-        self._reported_disbelief = self._reported_wrong_position = False
+        self._reported_disbelief = self._reported_wrong_position = self._reported_text = False
         self._gone: str | None = None
         self._ended = threading.Event()
 
@@ -374,6 +390,9 @@ class Child:
             self._changed.notify_all()
         elif isinstance(message, Noise):
             self._log.printed(line, whole)
+            if whole and not self._reported_text and _ends_with_a_message(line):
+                self._reported_text = True
+                self._emit(MessageBehindText(shard=self.shard, pid=self.pid))
         else:
             self._log.refused(line)
             if isinstance(message, Status):
@@ -406,6 +425,13 @@ class Child:
         self._reported_disbelief = True
         answers = (status.response_for or "nothing")[:100]
         self._emit(AnswerNotBelieved(shard=self.shard, pid=self.pid, answers=answers, awaited=self._awaited))
+
+
+def _ends_with_a_message(line: bytes) -> bool:
+    """True for text that a message follows; a line that is JSON from its beginning has it as a part of something."""
+    if b'"action"' not in line or line.lstrip().startswith(b"{"):
+        return False
+    return not isinstance(parse(line[line.rfind(b"{") :]), Noise)
 
 
 def _not_blocking(pipe: IO[bytes] | None) -> int:

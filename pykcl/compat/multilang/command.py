@@ -11,6 +11,7 @@ from codecs import BOM_UTF8
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from pykcl.compat.properties.parsing import taken_literally
 from pykcl.errors import ConfigError
 
 _HEAD_BYTES = 256
@@ -77,6 +78,9 @@ def _of_a_file_that_is_there(name: str) -> Unfit | None:
 
 def _of_nothing(name: str) -> Unfit:
     where = "here" if os.sep in name else "in PATH"
+    if literal := taken_literally(name, of_command=True):
+        why, do = literal
+        return Unfit(f": there is no program {name!r} {where}; {why}", do)
     return Unfit(
         f": there is no program {name!r} {where} that may be run",
         f"name one that is, and make it executable (chmod +x, and {_FIRST_LINE})",

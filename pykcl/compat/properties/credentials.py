@@ -40,6 +40,22 @@ _ROLE = (
     "STSAssumeRoleSessionCredentialsProvider",
     "KclSTSAssumeRoleSessionCredentialsProvider",
 )
+_BY_A_PROFILE = "ProfileCredentialsProvider|NAME, of a profile in ~/.aws/config that says the same"
+_INSTEAD = {
+    "webidentity": "WebIdentityTokenFileCredentialsProvider; the role and the token's file are in AWS_ROLE_ARN and "
+    "AWS_WEB_IDENTITY_TOKEN_FILE",
+    "saml": _BY_A_PROFILE,
+    "getsessiontoken": _BY_A_PROFILE,
+    "federationtoken": _BY_A_PROFILE,
+    "processcredentials": _BY_A_PROFILE,
+    "ssocredentials": _BY_A_PROFILE,
+    "logincredentials": _BY_A_PROFILE,
+    "static": "EnvironmentVariableCredentialsProvider",
+    "propert": "EnvironmentVariableCredentialsProvider",
+    "container": "ContainerCredentialsProvider",
+}
+"""Part of the name of a class of the AWS SDKs -> what to write: the class with the most similar name does something
+else."""
 KNOWN = (*_PLAIN, *_PROFILE, *_ROLE)
 """Short class names, of the AWS SDKs 1 and 2 and of KCL's own."""
 
@@ -87,10 +103,13 @@ def _short_name(given: Given, name: str) -> str:
         return short
     # Print it only if it resembles a class name: the value may be an access key.
     is_class = bool(_CLASS_NAME.match(name) and _CLASS_WORDS.search(name))
-    near = difflib.get_close_matches(short, KNOWN, n=1)
+    near = next((_INSTEAD[part] for part in _INSTEAD if part in short.lower()), None)
+    hint = f" Write {near}." if near else ""
+    if not near and (similar := difflib.get_close_matches(short, KNOWN, n=1)):
+        hint = f" Did you mean {similar[0]}?"
     raise given.refuse(
         f"names {name if is_class else 'something'} that is not a credentials provider pykcl knows."
-        + (f" Did you mean {near[0]}?" if near else "")
+        + hint
         + f" Known: {', '.join(KNOWN)}. Custom Java classes cannot be loaded: use one of these, or a profile with "
         "credential_process in ~/.aws/config."
     )

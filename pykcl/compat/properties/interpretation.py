@@ -98,8 +98,8 @@ def load(path: str | Path) -> Config:
                 "pykcl.aws.credentials.open_specified_clients to Worker."
             )
     for row in found.verdicts:
-        if row.verdict == "unknown":
-            log.warning("%s: %s: %s", path.name, row.key, row.text)
+        if row.verdict == "unknown" or row.literal:
+            log.warning("%s: %s: %s", path.name, row.key, row.literal or row.text)
     for notice in found.notices:
         log.warning("%s: %s", path.name, notice)
     return found.config
@@ -156,7 +156,8 @@ class _Reading:
         first = getattr(self._properties, "repeated", {}).get(key)
         if first is not None:
             text += f" (set twice, first in line {first}: the last one counts, as in Java)"
-        self._rows.append(KeyVerdict(shown_key(key), shown(key, name, value.text), verdict, text))
+        literal = value.literal if verdict in ("honoured", "mapped") else ""
+        self._rows.append(KeyVerdict(shown_key(key), shown(key, name, value.text), verdict, text, literal))
 
     def _refuse_two_spellings(self, value: Given, name: str) -> None:
         before = self._seen.setdefault(name, value.key)
@@ -258,8 +259,8 @@ class _Reading:
 
     def _position(self, value: Given) -> Meaning:
         position = value.choice(("LATEST", "TRIM_HORIZON", "AT_TIMESTAMP"))
-        if self._properties.get("initialPositionInStreamExtended", "").strip():
-            return AS_JAVA, "initialPositionInStreamExtended is used (Java uses either, by chance)"
+        if times := spellings(self._properties, _TIME):
+            return AS_JAVA, f"{times[0]} is used (Java uses either, by chance)"
         if position == "AT_TIMESTAMP":
             raise value.refuse(
                 "is AT_TIMESTAMP without a time. Write initialPositionInStreamExtended=SECONDS_SINCE_1970."
@@ -270,7 +271,10 @@ class _Reading:
     def _position_in_time(self, value: Given) -> Meaning:
         at = value.epoch_seconds()
         self._set("initial_position", at, value)
-        return "honoured", f"an application without leases starts at {at.isoformat()}"
+        text = f"an application without leases starts at {at.isoformat()}"
+        if value.key == _TIME:
+            return "honoured", text
+        return "mapped", f"{text}. This differs: KCL 2 and 3 ignore this key: they read {_TIME}"
 
     def _cleanup(self, value: Given) -> Meaning:
         if value.flag():
@@ -338,6 +342,7 @@ class _Reading:
 
     def result(self) -> Interpretation:
         self._require()
+        self._refuse_a_lost_time()
         for key in KEYS.values():
             if isinstance(key.effect, Number) and key.effect.absent is not None:
                 self._options.setdefault(key.effect.field, key.effect.absent)
@@ -370,6 +375,18 @@ class _Reading:
             if not content:
                 instead = self._meant(name) or f"Write a line such as {example}"
                 raise ConfigError(f"{self._source}: {name} is missing or empty. {instead}")
+
+    def _refuse_a_lost_time(self) -> None:
+        """Raise ConfigError for a misspelt key with a time to start at: the application would start at LATEST."""
+        if "initial_position" in self._options:
+            return
+        for key in self._properties:
+            value = given(self._properties, key)
+            if is_unknown(key) and nearest(key) in _STARTS and value.is_whole:
+                raise value.refuse(
+                    "is no key, so an application without leases would start at LATEST (in Java, too). If it asks for "
+                    f"a time, write {_TIME}; else delete the line."
+                )
 
     def _meant(self, wanted: str) -> str | None:
         """Return a hint at an unknown key in the file that was probably meant for one of the `wanted` names."""
@@ -424,7 +441,11 @@ def _is_stream_arn(text: str) -> bool:
 
 _CREDENTIALS = "AwsCredentialsProvider"
 _ENDPOINTS = ("kinesisEndpoint", "dynamoDBEndpoint")
-_ALIASES = {"workerIdentifier": "workerId"}
+_TIME = "initialPositionInStreamExtended"
+TIME_OF_1X = "timestampAtInitialPositionInStream"
+"""Spelling that KCL 1.x reads and later versions do not."""
+_ALIASES = {"workerIdentifier": "workerId", TIME_OF_1X: _TIME}
+_STARTS = ("initialPositionInStream", _TIME, TIME_OF_1X)
 _BEANS: dict[str, Service | None] = {
     "kinesisClient": "kinesis",
     "dynamoDbClient": "dynamodb",
@@ -455,6 +476,11 @@ def canonical(key: str) -> str:
     return _ALIASES.get(key, key)
 
 
+def spellings(properties: Mapping[str, str], name: str) -> list[str]:
+    """Return the keys of the file that set `name`, as they are spelled there, and have a value."""
+    return [key for key, value in properties.items() if canonical(key) == name and value.strip()]
+
+
 def nested_key(name: str) -> NestedKey | None:
     """Return None if `name` is not a nested key of one of Java's beans."""
     bean, dot, rest = name.partition(".")
@@ -473,9 +499,20 @@ def unknown_row(name: str) -> Meaning:
     return "unknown", f"has no effect, in Java either. {hint}"
 
 
+_WORDS_OF_CLIENTS = {"kinesis": "kinesisClient", "dynamo": "dynamoDbClient", "cloudwatch": "cloudWatchClient"}
+_WORDS_OF_SETTINGS = {"region": "region", "endpoint": "endpointOverride", "credential": "credentialsProvider"}
+
+
 def nearest(name: str) -> str | None:
-    """Return the known key with the most similar name, ignoring case; None if there is none."""
+    """Return the key that was probably meant: one of the same letters, the setting of the client that the name speaks
+    of, or the key with the most similar name, ignoring case; None if there is none."""
     by_lower = {known.lower(): known for known in (*KEYS, *_ALIASES)}
+    if name.lower() in by_lower:
+        return by_lower[name.lower()]
+    for word, client in _WORDS_OF_CLIENTS.items():
+        for part, setting in _WORDS_OF_SETTINGS.items():
+            if word in name.lower() and part in name.lower():
+                return f"{client}.{setting}"
     near = difflib.get_close_matches(name.lower(), by_lower, n=1)
     return by_lower[near[0]] if near else None
 

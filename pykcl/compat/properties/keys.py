@@ -30,12 +30,17 @@ _QUERY = re.compile(r"\?.*", re.DOTALL)
 
 @dataclass(frozen=True, slots=True)
 class KeyVerdict:
-    """One key of the file. value: as it may be shown. text: what it means here, and how that differs from Java."""
+    """One key of the file. value: as it may be shown. text: what it means here, and how that differs from Java.
+
+    literal: the part of a value with an effect that is taken as it stands, though a shell would replace it, and the
+    remedy.
+    """
 
     key: str
     value: str
     verdict: Verdict
     text: str
+    literal: str = ""
 
 
 def verdict_table(verdicts: Iterable[KeyVerdict]) -> str:
@@ -414,7 +419,13 @@ NO_KEYS: Mapping[str, str] = {
         "an option of KCL that its daemon does not read",
     ),
     **dict.fromkeys(
-        ("kinesisClientConfig", "dynamoDBClientConfig", "cloudWatchClientConfig", "userAgent", "useragent"),
+        (
+            "kinesisClientConfig", "dynamoDBClientConfig", "cloudWatchClientConfig", "commonClientConfig", "userAgent",
+            "useragent", "dataFetchingStrategy", "maxPendingProcessRecordsInput", "maxCacheByteSize", "maxRecordsCount",
+            "idleMillisBetweenCalls", "maxInitializationAttempts", "completedLeaseCleanupThresholdMillis",
+            "garbageLeaseCleanupThresholdMillis", "leasesRecoveryAuditorExecutionFrequencyMillis",
+            "leasesRecoveryAuditorInconsistencyConfidenceThreshold",
+        ),
         "a key of KCL 1.x; Java's daemon has not read it since",
     ),
     "cloudWatchEndpoint": "no daemon reads it; the key is cloudWatchClient.endpointOverride",

@@ -110,6 +110,26 @@ _FALSE = frozenset({"false", "no", "n", "off", "0"})
 _REGION = re.compile(r"[a-z0-9-]{2,40}\Z")
 
 
+_VARIABLE = re.compile(r"\$[{(A-Za-z_]")
+_HOME = re.compile(r"(?:^| )~")
+_COMMENT = re.compile(r"\s#(?:\s|$)")
+
+
+def taken_literally(text: str, *, of_command: bool) -> tuple[str, str] | None:
+    """Return the part of a value that a shell would replace or leave out, and the remedy, both as parts of a sentence;
+    None where there is none. of_command: a shell would read more out of it."""
+    if _VARIABLE.search(text):
+        return "the $ in it stands for no variable, in Java either", "write what it stands for"
+    if _COMMENT.search(text):
+        return "the # in it begins no comment, in Java either", "put the comment on a line of its own"
+    if of_command and _HOME.search(text):
+        what = "the ~ in it is no home folder, in Java either: no shell runs the command"
+        return what, "write the whole path"
+    if of_command and "\t" in text:
+        return "the tab in it divides no words, in Java either: only blanks do", "write a blank there"
+    return None
+
+
 class Given:
     """One key with its value and its place in the file."""
 
@@ -124,7 +144,24 @@ class Given:
 
     def refuse(self, what: str) -> ConfigError:
         """Return the error. what: the problem, without the value, which may be a misplaced secret."""
-        return ConfigError(f"{self._place}: {self.key} {what}")
+        literal = self.literal
+        return ConfigError(f"{self._place}: {self.key} {what}" + (f" {capital(literal)}." if literal else ""))
+
+    @property
+    def literal(self) -> str:
+        """Two sentences, without the first capital and the last full stop: the part of the value that is taken as it
+        stands, and the remedy. "" where there is none."""
+        found = taken_literally(self.text, of_command=self.key == "executableName")
+        if found is None:
+            return ""
+        what, do = found
+        if self.key in ("workerId", "workerIdentifier") and "$" in what:
+            do = "leave the key out, and each process gets a name of its own"
+        return f"{what}. {capital(do)}"
+
+    @property
+    def is_whole(self) -> bool:
+        return WHOLE.match(self.text) is not None
 
     def number(self, *, unit: str = "") -> int:
         """Return an int of Java's; a long if the number has a unit.
@@ -132,7 +169,7 @@ class Given:
         Raises ConfigError where Java would silently use its default.
         """
         greatest = _GREATEST_LONG if unit else _GREATEST_INT
-        if WHOLE.match(self.text) and abs(int(self.text)) <= greatest:
+        if self.is_whole and abs(int(self.text)) <= greatest:
             return int(self.text)
         kind = "a decimal number" if _DECIMAL.match(self.text) else "not a number"
         if _DIGITS.match(self.text):
@@ -184,6 +221,10 @@ class Given:
             raise self.refuse(
                 "is not a time in seconds since 1970. Write seconds, not milliseconds, such as 1767225600."
             ) from None
+
+
+def capital(sentence: str) -> str:
+    return sentence[:1].upper() + sentence[1:]
 
 
 def given(properties: Mapping[str, str], key: str) -> Given:

@@ -86,6 +86,8 @@ def check_file(facts: Facts) -> Iterator[Finding]:
         )
     for place, key, text in file.unknown:
         yield found("key-unknown", f"{place}: {key} {text}", "correct it, or delete the line")
+    for place, key, text in file.literal:
+        yield found("value-literal", f"{place}: {key}: {text}")
     if file.notice:
         yield found(
             "fan-out-used",
@@ -101,7 +103,11 @@ def check_file(facts: Facts) -> Iterator[Finding]:
 def check_credentials(facts: Facts) -> Iterator[Finding]:
     account = facts.account
     if account.no_credentials:
-        yield found("credentials-missing", account.no_credentials, "aws configure   (or: aws sso login)")
+        yield found(
+            "credentials-missing",
+            account.no_credentials,
+            "aws sts get-caller-identity   (or: aws configure, aws sso login)",
+        )
         return
     refused = [probe for probe in facts.probes if probe.trouble and probe.trouble.kind == "credentials"]
     if refused and refused[0].trouble is not None:

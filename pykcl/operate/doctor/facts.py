@@ -43,12 +43,14 @@ class FileFacts:
     """A .properties file. name: as given.
 
     unfit: (reason, fix) if executableName cannot be started on this host. unknown: (place, key, note) of each key that
-    nothing reads. notice: on enhanced fan-out, "" if Java does not use it, or if polling is accepted.
+    nothing reads. literal: the same of each value that a shell would change. notice: on
+    enhanced fan-out, "" if Java does not use it, or if polling is accepted.
     """
 
     name: str
     unfit: tuple[str, str] | None = None
     unknown: tuple[tuple[str, str, str], ...] = ()
+    literal: tuple[tuple[str, str, str], ...] = ()
     notice: str = ""
 
 

@@ -162,6 +162,8 @@ _KINDS: Mapping[str, Sequence[tuple[str, Level, str | None, str]]] = {
         ("program-unfit", "error", None,
          "`executableName` of the .properties file cannot be started here, so `pykcl multilangd` refuses the file"),
         ("key-unknown", "warning", None, "nothing reads a key of the .properties file, Java neither"),
+        ("value-literal", "warning", None,
+         "a value of the .properties file has a $, ~, # or tab that only a shell would replace"),
         ("fan-out-used", "warning", None,
          "by the .properties file Java reads by enhanced fan-out, and polling is not accepted in it"),
     ],

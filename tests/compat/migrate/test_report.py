@@ -70,7 +70,9 @@ def test_of_the_least_file_only_what_is_always_so_is_told(read):
         ("streamArn=arn:aws:kinesis:eu-west-1:123456789012:stream/orders", "the whole streamArn is used", 6),
         ("timeoutInSeconds=30", "a call that takes too long costs its shard only", 6),
         ("metricsLevel=DETAILED", "CloudWatch metrics count samples differently", 6),
+        ("timestampAtInitialPositionInStream=1767225600", "timestampAtInitialPositionInStream is read", 6),
         ("failoverTime=3", "failoverTime is not a key", 6),
+        ("workerId=${HOSTNAME}", "workerId is taken as it stands", 6),
     ],
 )
 def test_what_java_did_otherwise_is_told_with_its_line(read, line, what, number):
@@ -376,6 +378,13 @@ def test_each_line_names_the_key_it_comes_from(read):
     assert decided.keys() == lines.keys() - {"checkpoint_mode", "metrics"}
     for field, keys in decided.items():
         assert lines[field].partition("  # ")[2] in keys
+
+
+def test_a_line_names_the_key_as_the_file_spells_it(read):
+    properties = read(LEAST + "timestampAtInitialPositionInStream=1767225600\nworkerIdentifier=w1\n")
+    text = toml_text(properties, interpret(properties, entry_point="kclpy"))
+    assert 'worker_id = "w1"  # workerIdentifier\n' in text
+    assert "+00:00  # timestampAtInitialPositionInStream\n" in text
 
 
 # -- the report ------------------------------------------------------------------------------------------------

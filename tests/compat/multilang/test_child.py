@@ -11,7 +11,13 @@ import time
 import pytest
 
 from pykcl.compat.multilang import child as child_module
-from pykcl.compat.multilang.child import NONSENSE_SECONDS, AnswerNotBelieved, Child, ChildGone
+from pykcl.compat.multilang.child import (
+    NONSENSE_SECONDS,
+    AnswerNotBelieved,
+    Child,
+    ChildGone,
+    MessageBehindText,
+)
 from pykcl.compat.multilang.protocol import CheckpointAsked, Status
 
 STATUS = '{"action":"status","responseFor":"processRecords"}\n'
@@ -279,3 +285,34 @@ def test_messages_that_are_not_understood_fill_no_log(new_child, caplog, line):
     assert told == [line.strip()] * 100
     assert more == "… further unexpected messages are not logged"
     assert over == "over", "what is no message is logged as ever"
+
+
+@pytest.mark.parametrize("message", [STATUS, CHECKPOINT])
+def test_a_message_behind_text_without_a_line_end_is_ignored_as_in_java_and_named_once(
+    new_child, heard, message
+):
+    child = new_child(
+        prints(
+            "",
+            f"sys.stdin.readline(); os.write(1, {('progress 50 %' + message).encode() * 2!r}); sys.stdin.read()",
+        )
+    )
+    child.send([b"question\n"], awaits="processRecords", until=None)
+    wait_for_output(child)
+    child.on_output()
+    with pytest.raises(TimeoutError):
+        child.receive(time.monotonic() - 1)
+    (event,) = heard.of(MessageBehindText)
+    assert (event.shard, event.pid) == (child.shard, child.pid)
+    assert "print a line end before it" in event.TEXT
+
+
+@pytest.mark.parametrize(
+    "line",
+    ['took {"action": "noMessage"}\n', '{"log": {"action": "status", "responseFor": "x"}}\n', "50 % {\n"],
+)
+def test_a_line_of_the_program_with_no_message_at_its_end_is_no_such_case(new_child, heard, line):
+    child = new_child(prints(line))
+    wait_for_output(child)
+    child.on_output()
+    assert heard.of(MessageBehindText) == []

@@ -175,3 +175,16 @@ def test_the_daemon_refuses_them_before_it_starts_a_program(tmp_path, monkeypatc
     done = CliRunner().invoke(main, ["multilangd", "-p", str(properties), *options])
     assert done.exit_code == 78
     assert "max_attempts=3 has no meaning for a program of its own" in done.output
+
+
+@pytest.mark.parametrize(
+    ("command", "why"),
+    [
+        (["~/app"], "no home folder"),
+        (["${HOME}/app"], "no variable"),
+        (["python3\tapp.py"], "the tab in it divides no words"),
+    ],
+)
+def test_a_program_that_only_a_shell_would_find_is_refused_with_that_reason(command, why):
+    with pytest.raises(ConfigError, match=rf"^executableName: there is no program .*{why}.*\. Do: write "):
+        checked_command(command)

@@ -358,3 +358,27 @@ def test_credentials_for_metrics_are_not_checked_where_nothing_is_published():
     assert "cloudwatch" not in found.clients
     with pytest.raises(ConfigError, match="not a credentials provider pykcl knows"):
         meaning(**keys)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("STSAssumeRoleWithWebIdentitySessionCredentialsProvider", "web identity"),
+        ("StsAssumeRoleWithWebIdentityCredentialsProvider|role|session", "web identity"),
+        ("StsAssumeRoleWithSamlCredentialsProvider", "profile"),
+        ("StsGetSessionTokenCredentialsProvider", "profile"),
+        ("ProcessCredentialsProvider", "profile"),
+        ("SsoCredentialsProvider", "profile"),
+        ("AWSStaticCredentialsProvider", "environment"),
+        ("SystemPropertyCredentialsProvider", "environment"),
+        ("ClasspathPropertiesFileCredentialsProvider", "environment"),
+        ("WebIdentityTokenFileCredentialProvider", "web identity"),
+        ("InstanceProfileCredentialProvider", "instance"),
+    ],
+)
+def test_what_is_advised_in_place_of_another_class_is_accepted(name, kind):
+    with pytest.raises(ConfigError) as error:
+        meaning(AwsCredentialsProvider=name)
+    advised = re.search(r"(?:Write|Did you mean) ([\w|]+)", str(error.value))[1]
+    (source,) = meaning(AwsCredentialsProvider=advised).clients["kinesis"].credentials
+    assert source.kind == kind

@@ -2,10 +2,12 @@
 
 import re
 from dataclasses import replace
+from datetime import UTC, datetime
 
 import pytest
 from properties_files import ALL_KEYS, LEAST, meaning, row, written
 
+from pykcl.cli.settings import settings_of
 from pykcl.compat.properties import KEYS, interpret, read_properties, verdict_table
 from pykcl.compat.properties.keys import Number
 from pykcl.errors import ConfigError
@@ -122,6 +124,24 @@ def test_a_key_nobody_knows_is_told_with_the_nearest_name_and_without_its_value(
     assert f"Did you mean {near}?" in told.text
 
 
+@pytest.mark.parametrize(
+    ("key", "value", "service", "field"),
+    [
+        ("dynamoDBRegionName", "eu-west-1", "dynamodb", "region"),
+        ("kinesisRegion", "eu-west-1", "kinesis", "region"),
+        ("cloudwatchRegionName", "eu-west-1", "cloudwatch", "region"),
+        ("dynamoEndpointUrl", "http://127.0.0.1:1", "dynamodb", "endpoint"),
+        ("kinesisEndPoint", "http://127.0.0.1:1", "kinesis", "endpoint"),
+    ],
+)
+def test_a_key_that_speaks_of_one_client_is_answered_with_the_key_of_that_client(key, value, service, field):
+    text = row(meaning(**{key: value}), key).text
+    advised = re.search(r"Did you mean ([\w.]+)\?", text)[1]
+    clients = meaning(**{advised: value}).clients
+    assert getattr(clients[service], field) == value
+    assert all(getattr(spec, field) is None for name, spec in clients.items() if name != service)
+
+
 def test_a_key_like_no_other_is_told_without_a_guess():
     assert "No key has a similar name" in row(meaning(xyzzy="1"), "xyzzy").text
 
@@ -185,6 +205,55 @@ def test_an_arn_is_honoured_whole_where_java_takes_its_name_only():
     found = meaning(streamName=None, streamArn="arn:aws:kinesis:eu-west-1:210987654321:stream/orders")
     assert found.config.stream_arn == "arn:aws:kinesis:eu-west-1:210987654321:stream/orders"
     assert "in its own account" in row(found, "streamArn").text
+
+
+TIME_OF_1X = "timestampAtInitialPositionInStream"
+
+
+@pytest.mark.parametrize("position", [None, "AT_TIMESTAMP", "LATEST"])
+def test_the_time_of_kcl_1_is_honoured_where_later_daemons_start_at_latest(position):
+    found = meaning(**{TIME_OF_1X: "1767225600", "initialPositionInStream": position})
+    assert found.config.initial_position == datetime(2026, 1, 1, tzinfo=UTC)
+    told = row(found, TIME_OF_1X)
+    assert (told.verdict, told.value) == ("mapped", "1767225600")
+    assert "starts at 2026-01-01T00:00:00+00:00" in told.text
+    assert "KCL 2 and 3 ignore this key: they read initialPositionInStreamExtended" in told.text
+
+
+def test_two_times_are_a_contradiction_and_the_same_time_twice_is_none():
+    with pytest.raises(
+        ConfigError, match=f"{TIME_OF_1X} and initialPositionInStreamExtended spell the same setting"
+    ):
+        meaning(initialPositionInStreamExtended="1767225600", **{TIME_OF_1X: "1767225601"})
+    found = meaning(initialPositionInStreamExtended="1767225600", **{TIME_OF_1X: "1767225600"})
+    assert found.config.initial_position == datetime(2026, 1, 1, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    "key",
+    ["initialPositionInStreamExtend", "InitialPositionInStreamExtended", "timestampAtInitialPosition",
+     "initialPositionInStreamTimestamp"],
+)  # fmt: skip
+def test_a_misspelt_key_that_asks_for_a_time_starts_nothing_at_latest(key):
+    with pytest.raises(
+        ConfigError, match=f"{key} is no key.* LATEST.*initialPositionInStreamExtended"
+    ) as error:
+        meaning(**{key: "1767225600"})
+    assert "1767225600" not in str(error.value)
+    meant = re.search(r"[Ww]rite (\w+)", str(error.value))[1]
+    assert meaning(**{meant: "1767225600"}).config.initial_position == datetime(2026, 1, 1, tzinfo=UTC)
+    # Whoever says where to start has said it.
+    assert row(meaning(**{key: "1767225600", "initialPositionInStream": "LATEST"}), key).verdict == "unknown"
+
+
+@pytest.mark.parametrize(
+    "key", ["dataFetchingStrategy", "maxPendingProcessRecordsInput", "idleMillisBetweenCalls"]
+)
+def test_a_key_of_kcl_1_is_known_as_such(key):
+    told = row(meaning(**{key: "5"}), key)
+    assert (told.verdict, told.text) == (
+        "ignored, as Java does", "a key of KCL 1.x; Java's daemon has not read it since"
+    )  # fmt: skip
 
 
 def test_a_key_set_twice_is_told_with_its_first_line(tmp_path):
@@ -324,6 +393,60 @@ def test_a_bad_value_is_refused_with_its_key_and_line_and_not_repeated(tmp_path,
     assert lines[number - 1].split("=")[0] in str(error.value)
     assert "CANARY" not in str(error.value)
     assert len(str(error.value)) < 1500
+
+
+def test_the_start_logs_what_is_taken_as_it_stands(tmp_path, caplog):
+    lines = [f"{name}={text}" for name, text in {**LEAST, "workerId": "${HOSTNAME}"}.items()]
+    path = written(tmp_path, "\n".join(lines))
+    settings_of(entry_point="multilang", properties=path, config_file=None, overrides={}, accept_polling=True)
+    assert "app.properties: workerId: the $ in it stands for no variable" in caplog.text
+
+
+VARIABLE = "the $ in it stands for no variable, in Java either."
+COMMENT = "the # in it begins no comment, in Java either. Put the comment on a line of its own"
+HOME = "the ~ in it is no home folder, in Java either: no shell runs the command. Write the whole path"
+TAB = "the tab in it divides no words, in Java either: only blanks do. Write a blank there"
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "told"),
+    [
+        ("workerId", "${HOSTNAME}", VARIABLE + " Leave the key out, and each process gets a name of its own"),
+        ("workerId", "$HOSTNAME", VARIABLE),
+        ("workerIdentifier", "$(hostname)-1", VARIABLE + " Leave the key out"),
+        ("workerId", "web-1 # the first", COMMENT),
+        ("kinesisEndpoint", "http://${HOST}:4567", VARIABLE + " Write what it stands for"),
+        ("executableName", "python3 ${HOME}/app.py", VARIABLE + " Write what it stands for"),
+        ("executableName", "python3 ~/app.py", HOME),
+        ("executableName", "~root/app", HOME),
+        ("executableName", "python3\tapp.py", TAB),
+        ("executableName", "python3 app.py  # the program", COMMENT),
+        ("tableName", "leases", ""),
+        ("workerId", "web#1$", ""),
+        ("executableName", "python3 app.py --cost 5$ --tag a~b #1", ""),
+        ("maxActiveThreads", "8 # has no effect", ""),
+    ],
+)
+def test_what_a_value_has_that_only_a_shell_would_replace_is_told(key, value, told):
+    found = row(meaning(**{key: value}), key)
+    assert found.literal.startswith(told)
+    assert bool(found.literal) is bool(told)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "told"),
+    [
+        ("failoverTimeMillis", "5000   # five", COMMENT),
+        ("metricsLevel", "NONE # quiet", COMMENT),
+        ("applicationName", "orders-${STAGE}", VARIABLE),
+        ("regionName", "$AWS_REGION", VARIABLE),
+        ("AwsCredentialsProvider", "DefaultCredentialsProvider # of the pod", COMMENT),
+    ],
+)
+def test_a_value_that_is_refused_for_it_is_refused_with_that_reason(key, value, told):
+    with pytest.raises(ConfigError) as error:
+        meaning(**{key: value})
+    assert told[1:] in str(error.value)
 
 
 @pytest.mark.parametrize("key", LEAST)

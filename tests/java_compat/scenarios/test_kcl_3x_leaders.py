@@ -522,3 +522,13 @@ def test_metrics_of_a_worker_that_has_gone_for_a_day_are_deleted(founded):
     fleet.start_pykcl("p1", leader="equal")
     fleet.wait(lambda: "long-gone" not in fleet.items(), 60, "the old row to go")
     assert "gone" in fleet.items()
+
+
+def test_a_second_process_of_the_leader_s_name_says_so_within_the_failover_time(founded):
+    fleet = founded(2)
+    leader = fleet.start_pykcl("p1", leader="equal")
+    fleet.wait(lambda: len(leader.leases) == 2, 60, "both leases")
+    second = fleet.start_pykcl("second", worker_id="p1", leader="equal")
+    began = fleet.simulation.now
+    fleet.wait(lambda: any(event.code == "E08" for event in fleet.happened(FailureStarted)), 60, "E08")
+    assert fleet.simulation.now - began < second.config.failover_time

@@ -786,6 +786,12 @@ def _(world):
     world.asked["file"] = FileFacts(name="app.properties", unknown=unknown)
 
 
+@makes("value-literal", "app.properties, line 7: workerId: the $ in it stands for no variable")
+def _(world):
+    literal = (("app.properties, line 7", "workerId", "the $ in it stands for no variable, in Java either."),)
+    world.asked["file"] = FileFacts(name="app.properties", literal=literal)
+
+
 @makes("fan-out-used", "app.properties: Java reads this stream by enhanced fan-out")
 def _(world):
     world.asked["file"] = FileFacts(name="app.properties", notice=FANOUT_NOTICE)
