@@ -576,6 +576,20 @@ class WholeBatchesAreGivenUp(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OneRecordPerCall(Event):
+    """The name of a parameter without an annotation says several records, and the function is called with one."""
+
+    LEVEL = logging.WARNING
+    TEXT = (
+        "the function is called with one record: annotate the parameter as Batch or list[Record] to get several, "
+        "or as Record if one is meant"
+    )
+    function: str
+    place: str
+    parameter: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RetriesExhausted(Event):
     """This worker cannot work on the lease now: for `left_alone_for` seconds it will not take it again."""
 
