@@ -51,7 +51,7 @@ class QueueSource:
             return ""
         return f"A sample of about {self._about} messages: some are hidden, or were not sent to this command."
 
-    def chunks(self) -> Iterator[list[Found]]:
+    def chunks(self, *, alone: bool = False) -> Iterator[list[Found]]:
         self._url = queue_url(self._client, self._address)
         self._about = self._count()
         while self._seen < MAX_SAMPLE:
@@ -134,7 +134,7 @@ class BucketSource:
     def __init__(self, client: Any, owner: BucketOwner, address: Address) -> None:
         self._client, self._owner, self._address = client, owner, address
 
-    def chunks(self) -> Iterator[list[Found]]:
+    def chunks(self, *, alone: bool = False) -> Iterator[list[Found]]:
         for folder in ("pykcl/", "aws/lambda/"):
             for key, size in self._keys(self._address.prefix + folder):
                 yield [self._found(key, size)]
