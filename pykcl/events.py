@@ -336,6 +336,11 @@ class LossReason(StrEnum):
         "CheckpointChanged",
         "somebody changed its counter, and its checkpoint from {ours} to {found}; the shard begins anew there",
     )
+    ROW_WENT_BACK = (
+        "RowWentBack",
+        "its row is an older or another one (counter {found}, {ours} before): was the table restored, swapped or "
+        "edited?",
+    )
     IDENTIFIER_IN_USE = (
         "WorkerIdentifierInUse",
         "another process uses the worker identifier {owner!r}; each needs its own",
@@ -381,6 +386,7 @@ _CODES_OF_LOSSES = {
     LossReason.IDENTIFIER_IN_USE: "E08",
     LossReason.CHECKPOINT_CHANGED: "E29",
     LossReason.ROW_DELETED: "E29",
+    LossReason.ROW_WENT_BACK: "E29",
 }
 
 
@@ -573,6 +579,20 @@ class WholeBatchesAreGivenUp(Event):
         "FailedAt; set bisect to give up the failing record only"
     )
     max_attempts: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OneRecordPerCall(Event):
+    """The name of a parameter without an annotation says several records, and the function is called with one."""
+
+    LEVEL = logging.WARNING
+    TEXT = (
+        "the function is called with one record: annotate the parameter as Batch or list[Record] to get several, "
+        "or as Record if one is meant"
+    )
+    function: str
+    place: str
+    parameter: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

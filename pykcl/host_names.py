@@ -17,10 +17,10 @@ _NAME = r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]{0,252})"
 _HOST = re.compile(rf"(?:\[(?P<six>[0-9A-Fa-f:.]+)\]|(?P<name>{_NAME}))(?::[0-9]{{1,5}})?\Z")
 
 
-def allowed_names(given: Iterable[str]) -> frozenset[str]:
+def allowed_names(given: Iterable[str] | None) -> frozenset[str]:
     """Names or IP addresses besides a server's own, as `is_own` takes them. Raises ConfigError."""
     names = set()
-    for text in given:
+    for text in given or ():
         try:
             names.add(_plain(text))
         except ValueError:

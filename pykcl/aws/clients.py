@@ -63,7 +63,7 @@ def connect(
     from pykcl.aws.kinesis import KinesisStream
     from pykcl.aws.lease_table import DynamoDBLeaseTable
 
-    given = dict(clients or {})
+    given = given_clients(clients)
     unknown = sorted(given.keys() - {*ALL_SERVICES, *LETTER_SERVICES})
     if unknown:
         raise ConfigError(
@@ -98,6 +98,16 @@ def connect(
         gone_after=gone_after,
     )
     return table, stream
+
+
+def given_clients(clients: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return the clients that are given, by service; None is none. Raises ConfigError for what is no mapping."""
+    if clients is not None and not isinstance(clients, Mapping):
+        raise ConfigError(
+            f"clients={type(clients).__name__} is no dict. Do: clients={{'kinesis': client, 'dynamodb': client}}, with "
+            "clients of boto3."
+        )
+    return {service: client for service, client in (clients or {}).items() if client is not None}
 
 
 def drop_connections(clients: Mapping[str, Any] | None) -> None:

@@ -14,7 +14,7 @@ from functools import partial
 from hashlib import md5
 from typing import Any
 
-from pykcl.aws.clients import open_client, refuse_missing_credentials, region_of, session_for
+from pykcl.aws.clients import given_clients, open_client, refuse_missing_credentials, region_of, session_for
 from pykcl.aws.errors import answer_of
 from pykcl.config import Config
 from pykcl.errors import PyKclError, SetupError, TemporaryError, Throttled
@@ -62,7 +62,7 @@ def aws_destination(
 ) -> DeadLetterDestination:
     """Return the destination. clients: as in `open_destination`. Raises ConfigError without a region, SetupError
     without credentials."""
-    given = dict(clients or {})
+    given = given_clients(clients)
     opened = None
 
     def client(service: str) -> Any:

@@ -69,7 +69,8 @@ class KinesisStream:
     client: a boto3 Kinesis client. stream: name or ARN. runtime: for carrying the server's clock forward.
     http_transport, record_encoding: as in Config. gone_after: as in `Absence`; the stream that was not found or is
     another one is a TemporaryError before.
-    Until `describe` has returned the ARN, a stream given by name is asked for by name.
+    Until `describe` has returned the ARN, a stream given by name is asked for by name; for good by an endpoint that
+    refuses ARNs, such as kinesalite. One given by ARN never is: another account may have a stream of that name.
     """
 
     def __init__(
@@ -88,6 +89,7 @@ class KinesisStream:
         self._runtime = runtime
         self._name = found["name"] if found else stream
         self._arn = stream if found else None
+        self._is_given_by_name, self._goes_by_name, self._is_arn_taken = found is None, False, False
         self._first_seen: StreamDescription | None = None
         self._unproven_ends: dict[str, Absence] = {}
         self._clock = ServerClock(runtime, log)
@@ -227,7 +229,7 @@ class KinesisStream:
 
     def _page_request(self, iterator: str, limit: int) -> dict[str, Any]:
         request: dict[str, Any] = {"ShardIterator": iterator, "Limit": min(limit, LARGEST_LIMIT)}
-        if self._arn is not None:
+        if self._arn is not None and not self._goes_by_name:
             request["StreamARN"] = self._arn
         return request
 
@@ -297,29 +299,60 @@ class KinesisStream:
         return trouble_of(self._client)
 
     def _stream(self) -> dict[str, Any]:
-        return {"StreamARN": self._arn} if self._arn is not None else {"StreamName": self._name}
+        if self._arn is None or self._goes_by_name:
+            return {"StreamName": self._name}
+        return {"StreamARN": self._arn}
 
     def _call(
         self, doing: str, method: Callable[..., Mapping[str, Any]], request: Mapping[str, Any]
     ) -> dict[str, Any]:
         """Call once, note the server's clock, sort what goes wrong."""
+        code, is_about_arn = None, False
         try:
             answer = dict(method(**request))
         except ClientError as error:
             failure = _refusal(error, doing)
+            code = error_code(error)
+            is_about_arn = code in _BAD_ARGUMENT and "StreamARN" in request and not self._is_arn_taken
         except aws_errors() as error:
             failure = sort_failure(error, doing=doing)
         except MALFORMED as error:
             failure = unreadable(error, doing=doing)
         else:
             self._clock.note(date_of(answer))
+            if "StreamARN" in request:
+                self._is_arn_taken = True
             return answer
+        if is_about_arn and not self._is_given_by_name:
+            failure = SetupError(
+                f"{doing} failed: the endpoint refuses its ARN ({code}). Do: check account and region in it; for an "
+                f"emulator that knows no ARNs, such as kinesalite, give the name, stream={self._name!r}."
+            )
+        elif is_about_arn and (by_name := self._call_by_name(doing, method, request)) is not None:
+            return by_name
         # Raised outside the except blocks: botocore's errors may quote the iterator or the body, and a
         # traceback prints the whole chain.
         try:
             raise failure
         finally:
             del failure  # its traceback holds this frame: no cycle
+
+    def _call_by_name(
+        self, doing: str, method: Callable[..., Mapping[str, Any]], request: Mapping[str, Any]
+    ) -> dict[str, Any] | None:
+        """Send the request with the name in the place of the ARN; once that works, all others, too. None if not."""
+        others = {key: value for key, value in request.items() if key != "StreamARN"}
+        try:
+            answer = self._call(doing, method, {"StreamName": self._name, **others})
+        except PyKclError:
+            return None
+        if not self._goes_by_name:
+            log.warning(
+                "the endpoint refuses the ARN of the stream, which is asked for by its name from now on stream=%r",
+                self._name,
+            )
+        self._goes_by_name = True
+        return answer
 
     def _list_further(self, token: Any, shards: dict[str, Shard]) -> None:
         seen = set()

@@ -6,6 +6,7 @@ takes the one that is installed.
 
 from __future__ import annotations
 
+import collections
 import collections.abc
 import dataclasses
 import sys
@@ -22,13 +23,32 @@ Decoder = Callable[[bytes], Any]
 """Raises any Exception for data of another form."""
 
 FORMS = (
-    "Record, Batch, bytes, str, dict, list, Any, a TypedDict, a dataclass, a pydantic model, a msgspec.Struct, or "
+    "Record, Batch, bytes, str, dict, Any, a TypedDict, a dataclass, a pydantic model, a msgspec.Struct, or "
     "list[T] of one of these"
 )
 """Annotations that a first parameter may have."""
 
 _NOT_THE_DATA = (MemoryError, OSError, PyKclError)
 """Errors of a decoder that are no verdict on the data: there is no memory, or a registry of schemas is away."""
+
+
+SEVERAL = (
+    "write list[Record] or list[dict] for the records of a batch; for one record that is a JSON array write "
+    "Annotated[list, 'of one record'], or pass decoder=Record.json"
+)
+"""The edit in the place of a collection that is neither."""
+
+_COLLECTIONS = (
+    list,
+    tuple,
+    set,
+    frozenset,
+    collections.deque,
+    *(
+        getattr(collections.abc, name)
+        for name in ("Sequence", "MutableSequence", "Set", "Collection", "Iterable", "Iterator")
+    ),
+)
 
 
 class NoDecoder(Exception):
@@ -47,6 +67,9 @@ def decoder_of(kind: Any) -> Decoder:
     if kind is Any:
         return _json
     origin = typing.get_origin(kind)
+    if not typing.get_args(kind):
+        # typing.Dict and typing.List alone are dict and list.
+        kind, origin = origin or kind, None
     if origin in (dict, collections.abc.Mapping) and typing.get_args(kind)[0] in (str, Any):
         return _json_object
     found = _SIMPLE.get(kind) if isinstance(kind, type) and origin is None else None
@@ -61,8 +84,13 @@ def decoder_of(kind: Any) -> Decoder:
     except Exception as error:
         raise NoDecoder(f"{_name(kind)} cannot be decoded: {type(error).__name__}: {error!s:.300}") from error
     if decoder is None:
-        raise NoDecoder(f"{_name(kind)} has no decoder")
+        raise NoDecoder(f"{_name(kind)} has no decoder", SEVERAL if is_collection(kind) else "")
     return decoder
+
+
+def is_collection(kind: Any) -> bool:
+    """Return True for list, tuple, Sequence and their like, with or without the type of their items."""
+    return (typing.get_origin(kind) or kind) in _COLLECTIONS
 
 
 def refuse(record: Record, error: Exception) -> NoReturn:

@@ -16,7 +16,8 @@ from pathlib import PurePath
 from typing import Annotated, Any, NoReturn
 
 from pykcl.errors import ConfigError, NotAProcessor, ProcessingError, RestartShard, TableGone
-from pykcl.handlers.decode import FORMS, NoDecoder, decoder_of, refuse
+from pykcl.events import Event, OneRecordPerCall
+from pykcl.handlers.decode import FORMS, SEVERAL, NoDecoder, decoder_of, is_collection, refuse
 from pykcl.handlers.lanes import LaneProcessor, checked_concurrency
 from pykcl.handlers.windows import PICKLED, ShardWindows, Window, checked_seconds
 from pykcl.model.record import Record
@@ -211,6 +212,7 @@ class Handler:
         self._title = named.__qualname__.rpartition("<locals>.")[2]
         self._names: Mapping[str, Any] = _names_of_the_caller()
         self._plan: Plan | None = None
+        self._remark: Event | None = None
         try:
             self._plan = self._planned()
         except NameError:
@@ -229,6 +231,11 @@ class Handler:
                     "import that at run time, not for type checkers only",
                 )
         return self._plan
+
+    def remark(self) -> Event | None:
+        """Return what is to be said when the first processor is at work; None for the others."""
+        remark, self._remark = self._remark, None
+        return remark
 
     def refuse_lanes_of_a_window(self, concurrency: int) -> None:
         """Raises NotAProcessor."""
@@ -285,8 +292,19 @@ class Handler:
 
     def _argument(self, first: inspect.Parameter | None) -> Plan:
         """Return the plan of the first argument. Raises as `_planned`."""
-        kind: Any = Record if first is None or first.annotation is first.empty else self._kind(first)
+        annotation: Any = Record if first is None else self._annotation(first)
+        kind = _without_extras(annotation)
         item = _item_of(kind)
+        is_open = annotation is kind and is_collection(kind) and not typing.get_args(kind)
+        if is_open and self.decoder is None:
+            self._refuse(
+                f"its first parameter, {first!s:.100}, does not say if a call gets all records of a batch or one",
+                SEVERAL,
+            )
+        if first is not None and (is_open or first.annotation is first.empty) and _means_several(first.name):
+            self._remark = OneRecordPerCall(
+                function=self._title, place=_place_of(self.function), parameter=first.name
+            )
         if self.decoder is not None:
             if kind is Batch:
                 self._refuse(
@@ -358,10 +376,12 @@ class Handler:
                 f"add a parameter: def {self._title}(records: list[dict], window: Window)",
             )
 
-    def _kind(self, parameter: inspect.Parameter) -> Any:
-        """Return the annotation, without Annotated."""
+    def _annotation(self, parameter: inspect.Parameter) -> Any:
+        """Return the annotation; Record where there is none."""
+        if parameter.annotation is parameter.empty:
+            return Record
         try:
-            kind = _evaluated(parameter.annotation, self.function, self._names)
+            return _evaluated(parameter.annotation, self.function, self._names)
         except NameError:
             raise
         except Exception as error:  # noqa: BLE001 - an annotation may be any expression
@@ -369,7 +389,6 @@ class Handler:
                 f"its annotation {parameter.annotation!s:.100} cannot be evaluated ({type(error).__name__})",
                 f"use {FORMS}",
             )
-        return typing.get_args(kind)[0] if typing.get_origin(kind) is Annotated else kind
 
     def _is_for(self, parameter: inspect.Parameter, kind: type, name: str) -> bool:
         """Return True for a parameter of this kind, or of this name."""
@@ -378,7 +397,7 @@ class Handler:
         if parameter.annotation is parameter.empty:
             return False
         try:
-            return self._kind(parameter) is kind
+            return _without_extras(self._annotation(parameter)) is kind
         except (NameError, NotAProcessor):
             # Imported for type checkers only, perhaps.
             return str(parameter.annotation).rpartition(".")[2] == kind.__name__
@@ -386,10 +405,19 @@ class Handler:
 
 def _item_of(kind: Any) -> Any:
     """Return T of list[T] and Sequence[T]; None for anything else."""
-    if typing.get_origin(kind) in (list, collections.abc.Sequence):
-        item = typing.get_args(kind)[0]
-        return typing.get_args(item)[0] if typing.get_origin(item) is Annotated else item
-    return None
+    items = typing.get_args(kind) if typing.get_origin(kind) in (list, collections.abc.Sequence) else ()
+    return _without_extras(items[0]) if items else None
+
+
+def _without_extras(annotation: Any) -> Any:
+    """Return what Annotated holds; anything else as it is."""
+    return typing.get_args(annotation)[0] if typing.get_origin(annotation) is Annotated else annotation
+
+
+def _means_several(name: str) -> bool:
+    """Return True for a name such as records, orders or batch."""
+    word = name.rpartition("_")[2]
+    return word == "batch" or (len(word) > 3 and word.endswith("s") and not word.endswith(("ss", "us", "is")))
 
 
 def _has_no_annotation(parameters: Sequence[inspect.Parameter]) -> bool:
@@ -440,11 +468,13 @@ class FunctionProcessor(RecordProcessor):
     """Calls the function of a Handler.
 
     records_filtered: number of records that were settled by the filter. handler_name: MODULE:NAME, for dead letters.
+    remark: an event for the worker to emit, or None.
     """
 
     def __init__(self, made: Handler) -> None:
         self._function, self._is_wanted = made.function, made.is_wanted
         self._plan = made.plan()
+        self.remark = made.remark()
         self.takes_each, self.is_async = self._plan.form is Form.RECORD, made.is_async
         self.handler_name = made.name
         self.windows = None if made.window is None else ShardWindows(made.window, PICKLED)

@@ -324,6 +324,7 @@ class LaneProcessor(RecordProcessor):
         first = self._callers[0]
         self._is_async = first.is_async
         self.handler_name = first.handler_name
+        self.remark = getattr(first, "remark", None)
         self.settles_because = f"concurrency={concurrency}" if concurrency > 1 else "async def"
         self._settling: Settles | None = None
         self._alone: Alone | None = None

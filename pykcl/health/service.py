@@ -114,7 +114,7 @@ class HealthService:
         http: str | None = None,
         token: str | None = None,
         file: Path | None = None,
-        allow_hosts: Iterable[str] = (),
+        allow_hosts: Iterable[str] | None = (),
     ) -> None:
         self._address = Address.of(http) if http is not None else None
         self.token = token

@@ -78,7 +78,7 @@ class LocalAws:
         port: int = 0,
         *,
         host: str = LOOPBACK,
-        allow_hosts: Iterable[str] = (),
+        allow_hosts: Iterable[str] | None = (),
         limits: bool = False,
         state_seconds: float = 0.0,
         read_span: ReadSpan | None = None,

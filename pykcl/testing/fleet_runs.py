@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 from pykcl.errors import ConfigError
 from pykcl.handlers.functions import processor_of
 from pykcl.processor import ProcessorFactory
-from pykcl.testing.input_records import InputRecord, checked_records, refuse_number, refuse_text
+from pykcl.testing.input_records import InputRecord, checked_records, names_in, refuse_number
 from pykcl.testing.recorder import Recorder
 from pykcl.testing.result import from_user_code, shown_error
 from pykcl.testing.runtime.watchdog import UserCodeFailed, Watchdog
@@ -62,7 +62,7 @@ def simulate(
     *,
     records: Iterable[Any] | None = None,
     first: int = 0,
-    off: Iterable[str] = (),
+    off: Iterable[str] | None = (),
     full: bool = False,
 ) -> SimulationResult:
     """Run fleets with this processor, one per seed, through crashes, lost answers, throttling and reshards.
@@ -77,9 +77,8 @@ def simulate(
     __tracebackhide__ = True
     refuse_number("seeds", seeds, 1)
     refuse_number("first", first, 0)
-    refuse_text("off", off)
     try:
-        left_out = known(off)
+        left_out = known(names_in("off", off))
     except ValueError as error:
         raise ConfigError(f"off= cannot be used: {error}") from None
     given = _checked_inputs(records)

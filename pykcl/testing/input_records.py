@@ -170,7 +170,8 @@ def refuse_number(name: str, value: Any, lowest: int | None = None, highest: int
     raise ConfigError(f"{name}={value!r:.80} is not a whole number{bounds}. Do: give one.")
 
 
-def refuse_text(name: str, value: Any) -> None:
-    """Raise ConfigError for an argument that is one text and no list of names."""
-    if isinstance(value, str) or not isinstance(value, Iterable):
+def names_in(name: str, value: Any) -> list[Any]:
+    """Return the names that an argument lists; None lists none. Raises ConfigError for one text, say."""
+    if value is not None and (isinstance(value, str) or not isinstance(value, Iterable)):
         raise ConfigError(f"{name}={value!r:.80} is not a list of names. Do: write {name}=({value!r:.80},).")
+    return list(value or ())

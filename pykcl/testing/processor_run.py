@@ -20,7 +20,7 @@ from pykcl.model.checkpoint import Checkpoint
 from pykcl.model.record import Record
 from pykcl.processor import ProcessorFactory
 from pykcl.testing.fleet import STREAM, TABLE, Fleet
-from pykcl.testing.input_records import InputRecord, checked_records, put_all, refuse_number, refuse_text
+from pykcl.testing.input_records import InputRecord, checked_records, names_in, put_all, refuse_number
 from pykcl.testing.memory.dynamodb import Change, Fault, Params, throttled, timed_out, unreachable
 from pykcl.testing.memory.expressions import Item
 from pykcl.testing.recorder import Call, RecordedLetters, Recorder, id_of
@@ -61,7 +61,7 @@ def run_processor(
     shards: int = 1,
     end: str = "shard_end",
     seed: int = 0,
-    faults: Iterable[str] = (),
+    faults: Iterable[str] | None = (),
     times: int = 1,
     timeout: float = 600.0,
     **options: Any,
@@ -391,8 +391,7 @@ def _with_recorded_letters(options: dict[str, Any], recorder: Recorder) -> dict[
 
 
 def _checked_faults(faults: Any) -> frozenset[str]:
-    refuse_text("faults", faults)
-    names = list(faults)
+    names = names_in("faults", faults)
     _refuse_unknown("fault", names, FAULTS)
     return frozenset(names)
 

@@ -271,10 +271,16 @@ class HeldLease:
             return Loss.of(LossReason.ROW_UNREADABLE, new_owner=row.owner, problem=row.problem)
         if not isinstance(row, Lease):
             return Loss.of(LossReason.ROW_DELETED)
-        if is_checkpoint_of_others(write, row):
+        is_own = row.owner == self.lease.owner
+        went_back = row.counter < self.lease.counter
+        if not went_back and is_checkpoint_of_others(write, row):
             ours, found = self.lease.checkpoint, row.checkpoint
             return Loss.of(LossReason.CHECKPOINT_CHANGED, new_owner=row.owner, ours=ours, found=found)
-        if row.owner == self.lease.owner:
+        if went_back or (is_own and row.counter == self.lease.counter):
+            # Of workers that live, whatever their names, each write lets the counter grow.
+            counters = {"ours": self.lease.counter, "found": row.counter}
+            return Loss.of(LossReason.ROW_WENT_BACK, new_owner=row.owner, **counters)
+        if is_own:
             return Loss.of(LossReason.IDENTIFIER_IN_USE, new_owner=row.owner, owner=row.owner)
         return replace(Loss.of(LossReason.TAKEN, new_owner=row.owner), is_planned=self._was_in_time(row))
 

@@ -15,6 +15,7 @@ from pykcl.errors import (
     TemporaryError,
 )
 from pykcl.events import (
+    Event,
     KeysIgnored,
     LeaseLost,
     LeaseReleased,
@@ -335,6 +336,9 @@ class LeaseWorker:
         counts_on_keys = uses == "windows" or hasattr(processor, "settles_because")
         if counts_on_keys and self._context.identity.says_first_that_keys_are_ignored():
             self._context.events.emit(KeysIgnored(stream=self._context.stream.name, uses=uses))
+        remark = getattr(processor, "remark", None)
+        if isinstance(remark, Event):
+            self._context.events.emit(remark)
         self.scope.processor = processor
 
     @property

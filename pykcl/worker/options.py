@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, TypedDict
@@ -41,8 +41,8 @@ class _Processor(TypedDict):
 class _Around(TypedDict, total=False):
     session: Any
     clients: Mapping[str, Any] | None
-    on_event: Listener | Sequence[Listener]
-    metrics_sinks: Sequence[MetricsSink]
+    on_event: Listener | Sequence[Listener | None] | None
+    metrics_sinks: Sequence[MetricsSink] | None
     dead_letters: DeadLetters | None
 
 
@@ -123,6 +123,39 @@ class WorkerSeams:
     listeners: Sequence[Listener] = ()
     runtime: Runtime | None = None
     host: HostSource | None = None
+
+
+def given_listeners(given: Any) -> tuple[Listener, ...]:
+    """Return the functions that on_event= names; None is none. Raises ConfigError."""
+    several = isinstance(given, Iterable) and not callable(given) and not isinstance(given, str)
+    found = [each for each in (given if several else [given]) if each is not None]
+    for each in found:
+        name = getattr(each, "__name__", type(each).__name__)
+        kind = why_it_runs_nothing(each) if callable(each) else None
+        if not callable(each) or kind is not None:
+            why = f"{kind}: a call of it runs nothing" if kind else "no function"
+            raise ConfigError(
+                f"on_event={name} is {why}. Do: on_event=function, with a plain def function(event), or a list of such."
+            )
+    return tuple(found)
+
+
+def given_sinks(given: Any) -> tuple[MetricsSink, ...]:
+    """Return the sinks of metrics_sinks=; None is none. Raises ConfigError."""
+    if given is not None and (isinstance(given, str) or not isinstance(given, Iterable)):
+        raise ConfigError(
+            f"metrics_sinks={type(given).__name__} is no list of sinks. Do: metrics_sinks=[sink]; a sink of pykcl's "
+            "own is an option, such as metrics='otel'."
+        )
+    found = tuple(each for each in given or () if each is not None)
+    for each in found:
+        missing = [name for name in ("take", "forget") if not callable(getattr(each, name, None))]
+        if missing:
+            raise ConfigError(
+                f"metrics_sinks= holds {type(each).__name__}, which is no sink: it has no {' and no '.join(missing)}. "
+                "Do: write both, as in pykcl.MetricsSink."
+            )
+    return found
 
 
 CALLABLE = "callable"

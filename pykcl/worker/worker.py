@@ -45,6 +45,8 @@ from pykcl.worker.options import (
     WorkerSeams,
     config_of,
     given_destination,
+    given_listeners,
+    given_sinks,
 )
 from pykcl.worker.processor_factory import checked_processor
 from pykcl.worker.signals import OwnProcess, StopSignals, end_with_the_program, live_with_the_process
@@ -134,8 +136,8 @@ class Worker:
         config: Config | None = None,
         session: Any = None,
         clients: Mapping[str, Any] | None = None,
-        on_event: Listener | Sequence[Listener] = (),
-        metrics_sinks: Sequence[MetricsSink] = (),
+        on_event: Listener | Sequence[Listener | None] | None = None,
+        metrics_sinks: Sequence[MetricsSink] | None = None,
         dead_letters: DeadLetters | None = None,
         **options: Any,
     ) -> None:
@@ -144,8 +146,8 @@ class Worker:
         self._processor = checked_processor(processor)
         self._runtime = self._seams.runtime or SystemRuntime()
         self._session, self._clients, self._adapters = session, clients, self._seams.adapters
-        self._listeners = (on_event,) if callable(on_event) else tuple(on_event)
-        self._metering = MetricsPipeline(self.config, self._runtime, metrics_sinks)
+        self._listeners = given_listeners(on_event)
+        self._metering = MetricsPipeline(self.config, self._runtime, given_sinks(metrics_sinks))
         self._made_in = OwnProcess()
         self._belong_to_this_process()
         if self._seams.runtime is None:

@@ -34,6 +34,16 @@ class Orders(RecordProcessor):
                     raise ValueError(record.text())
                 file.write(record.data + b"\\n")
 """
+BESIDE = """
+class Orders(Orders):
+    def process_records(self, batch):
+        super().process_records(batch)
+        from click.testing import CliRunner
+        from pykcl.cli.main import main
+        again = ["dead-letters", "redrive", "s3://letters/of/orders", "--to-handler", "queue_handler:Orders", "--execute"]
+        done = CliRunner().invoke(main, again)
+        Path("beside").write_text(f"{done.exit_code} {done.stderr}")
+"""
 
 
 @pytest.fixture(scope="module")
@@ -196,6 +206,27 @@ def test_lambdas_objects_in_s3_are_redriven_with_their_payload_and_moved(aws, tm
     assert redrive("s3://letters", "--execute").exit_code == 0
     assert (tmp_path / "effects").read_bytes() == b"one\ntwo\n"
     assert [one["Key"] for one in s3.list_objects_v2(Bucket="letters")["Contents"]] == [f"redriven/{key}"]
+
+
+def test_two_redrives_of_an_s3_prefix_at_once_send_no_letter_twice(aws, tmp_path):
+    s3 = boto3.client("s3")
+    s3.create_bucket(Bucket="letters")
+    target = aws_destination(
+        Address.parse("s3://letters/of/orders"),
+        Config(application="orders-app", stream="orders"),
+        SystemRuntime(),
+    )
+    target.send([letter(record(1, b"one"))])
+    (tmp_path / "queue_handler.py").write_text(HANDLER + BESIDE)
+    assert redrive("s3://letters/of/orders", "--execute").exit_code == 0
+    refused = (tmp_path / "beside").read_text()
+    assert refused.startswith(
+        "5 pykcl: refused: s3://letters/of/orders/ is being redriven by another command. Do: wait until"
+    )
+    assert "aws s3 rm s3://letters/of/orders/redriven/.lock" in refused
+    assert (tmp_path / "effects").read_bytes() == b"one\n"
+    (left,) = s3.list_objects_v2(Bucket="letters")["Contents"]
+    assert left["Key"].startswith("of/orders/redriven/pykcl/"), "and the lock is gone"
 
 
 def test_poison_stays_in_the_queue_and_everything_else_leaves_it(aws, tmp_path):

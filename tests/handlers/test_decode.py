@@ -3,7 +3,7 @@
 import subprocess
 import sys
 from dataclasses import dataclass
-from typing import Any, TypedDict
+from typing import Annotated, Any, TypedDict
 
 import msgspec
 import pydantic
@@ -91,6 +91,12 @@ MATRIX = [
 ]
 
 
+def annotation(kind, many):
+    if many:
+        return list[kind]
+    return Annotated[list, "of one record"] if kind is list else kind
+
+
 def good_for(kind):
     return b"[1]" if kind is list else GOOD
 
@@ -110,7 +116,7 @@ def test_b2_exactly_the_poison_becomes_a_letter_without_an_attempt(kind, data, m
     calls = []
     inputs = records(good, data, good, data, good, partition_key="k")
     result = run_processor(
-        handler(of(list[kind] if many else kind, calls.append)),
+        handler(of(annotation(kind, many), calls.append)),
         inputs,
         dead_letters=lambda letters: None,
         **options,
@@ -136,7 +142,7 @@ def test_b2_without_dead_letters_the_shard_stands_and_nothing_is_skipped(
     first, *_ = [fleet.kinesis.put_record(STREAM, each, "k") for each in (good, data, good)]
     fleet.start(
         "w1",
-        processor=handler(of(list[kind] if many else kind, calls.append)),
+        processor=handler(of(annotation(kind, many), calls.append)),
         initial_position="TRIM_HORIZON",
         retry_timeout=5.0,
         **options,

@@ -137,12 +137,6 @@ def test_b1_1_every_annotation_means_the_same_in_lanes_and_in_tasks(kind, id_of,
     assert sorted(id_of(value) for batch in lists for value in batch) == list(range(12))
 
 
-def test_a_list_that_is_bare_is_a_list_of_json():
-    seen = []
-    run_processor(handler(of(list, seen.append)), records([1, 2], [3]))
-    assert seen == [[1, 2], [3]]
-
-
 def test_call_with_empty_batches_calls_a_function_of_batches_alone():
     seen, each = [], []
     for function in (of(Batch, seen.append), of(list[dict], seen.append), of(dict, each.append)):

@@ -1,8 +1,11 @@
 """Every refusal of `handler`, `App` and what is given one of their functions: what happened, where, and what to do."""
 
+import collections
 import functools
 import re
+import typing
 from dataclasses import dataclass
+from typing import Annotated
 
 import forms_written_as_text as texts
 import pydantic
@@ -10,8 +13,11 @@ import pytest
 
 from pykcl import App, Batch, ConfigError, Context, Record, RecordProcessor, Worker, handler
 from pykcl.errors import NotAProcessor
+from pykcl.event_dispatch import line_of
+from pykcl.events import OneRecordPerCall
 from pykcl.handlers.app import streams_of
 from pykcl.handlers.decode import FORMS
+from pykcl.testing import records, run_processor
 
 HERE = "test_handler_messages.py:"
 
@@ -274,3 +280,103 @@ def test_nothing_shown_quotes_a_record():
     context = Context(Record(b"secret", "alice", "1"), Batch((), None, 0, "shardId-0", "orders"), 1, 7)
     assert "secret" not in repr(context)
     assert "alice" not in repr(context)
+
+
+# -- one record, or several --------------------------------------------------------------------------------------
+
+
+def of_a_collection(kind, name="records"):
+    """A function of one parameter with this name and annotation, which collects in `seen` what it is called with."""
+    names: dict = {"kind": kind, "seen": []}
+    exec(f"def function({name}: kind): seen.append({name})", names)
+    names["function"].seen = names["seen"]
+    return names["function"]
+
+
+WAYS = (
+    r"Do: write list\[Record\] or list\[dict\] for the records of a batch; for one record that is a JSON array write "
+    r"Annotated\[list, 'of one record'\], or pass decoder=Record.json\.$"
+)
+OPEN = [
+    *(list, tuple, set, frozenset, collections.deque),
+    *(typing.List, typing.Tuple, typing.Sequence, typing.Iterable, typing.Set),  # noqa: UP006
+    *(getattr(collections.abc, name) for name in ("Sequence", "Iterable", "Iterator", "Collection")),
+]
+
+
+@pytest.mark.parametrize("kind", OPEN, ids=str)
+def test_a_collection_of_anything_may_be_a_batch_or_one_record_and_is_refused_with_the_ways_to_say_it(kind):
+    with pytest.raises(
+        NotAProcessor,
+        match=r"its first parameter, records: .*, does not say if a call gets all records of a batch or one. "
+        + WAYS,
+    ) as raised:
+        handler(of_a_collection(kind))
+    assert raised.value.code == "E15"
+
+
+@pytest.mark.parametrize(
+    "kind", [tuple[Record, ...], collections.abc.Iterable[Record], collections.deque[Record]]
+)
+def test_a_collection_of_records_that_is_no_list_is_refused_with_the_same_words(kind):
+    with pytest.raises(NotAProcessor, match="its first parameter: .* has no decoder. " + WAYS):
+        handler(of_a_collection(kind))
+
+
+def called_with(kind, *data, **options):
+    function = of_a_collection(kind)
+    assert run_processor(handler(function, **options), records(*data, partition_key="k")).lost == 0
+    return function.seen
+
+
+def test_each_way_that_the_refusal_names_is_taken():
+    (batch,) = called_with(list[Record], {"id": 1}, {"id": 2})
+    assert [record.json() for record in batch] == [{"id": 1}, {"id": 2}]
+    assert called_with(list[dict], {"id": 1}, {"id": 2}) == [[{"id": 1}, {"id": 2}]]
+    assert called_with(Annotated[list, "of one record"], [1], [2, 3]) == [[1], [2, 3]]
+    assert called_with(list, [1], [2, 3], decoder=Record.json) == [[1], [2, 3]]
+
+
+def test_dict_of_typing_is_a_dict():
+    assert called_with(typing.Dict, {"id": 1}) == [{"id": 1}]  # noqa: UP006
+
+
+def without_annotation(name):
+    namespace = {}
+    exec(f"def on_sale({name}): pass", namespace)
+    return namespace["on_sale"]
+
+
+def remarks(function, *data, **options):
+    result = run_processor(handler(function, **options), records(*data), shards=3)
+    return [event for event in result.events if isinstance(event, OneRecordPerCall)]
+
+
+@pytest.mark.parametrize("concurrency", [1, 4])
+@pytest.mark.parametrize(
+    "name", ["records", "batch", "events", "messages", "orders", "kinesis_records", "_batch"]
+)
+def test_a_first_parameter_that_is_named_like_several_records_is_said_once_to_get_one(name, concurrency):
+    (event,) = remarks(without_annotation(name), 1, 2, 3, concurrency=concurrency)
+    assert (event.function, event.place, event.parameter) == ("on_sale", "<string>:1", name)
+    assert line_of(event).startswith(
+        "the function is called with one record: annotate the parameter as Batch or list[Record] to get several, or as "
+        "Record if one is meant function='on_sale'"
+    )
+
+
+def test_a_decoder_for_a_bare_list_of_several_is_said_to_make_one():
+    (event,) = remarks(of_a_collection(list, "orders"), [1], decoder=Record.json)
+    assert event.parameter == "orders"
+
+
+@pytest.mark.parametrize(
+    "name", ["record", "order", "event", "address", "status", "analysis", "batch_record"]
+)
+def test_a_name_of_one_record_is_not_remarked_upon(name):
+    assert remarks(without_annotation(name), {"id": 1}) == []
+
+
+@pytest.mark.parametrize("kind", [Record, Batch, list[Record], dict, Annotated[list, "of one record"]])
+def test_an_annotation_is_believed_whatever_the_name(kind):
+    assert remarks(of_a_collection(kind, "records"), *([[1]] if "Annotated" in str(kind) else [{}])) == []

@@ -385,6 +385,7 @@ LOSSES = {
 NEVER_TOLD = {
     "ReleaseUnanswered": "a lease that is let go has not been taken away; see the test below",
     "CheckpointChanged": "tests/worker/test_checkpoints_of_others.py",
+    "RowWentBack": "tests/worker/test_checkpoints_of_others.py",
     "NotAcked": "tests/worker/test_acks.py",
     "HandedOver": "tests/java_compat/scenarios/test_kcl_3x_followers.py",
     "Other": "of an event that somebody else has made",

@@ -109,6 +109,42 @@ def test_a_checkpoint_does_not_overwrite_it_without_a_word(held, place):
     assert event.checkpoint == f"{ours}:0"
 
 
+def _restore(fleet, *, counter=-1, **others):
+    row = fleet.items()[SHARD]
+    older = {"N": str(int(row["leaseCounter"]["N"]) + counter)}
+    fleet.dynamodb.put_raw(TABLE, {**row, "leaseCounter": older, **others})
+
+
+@pytest.mark.parametrize(
+    "others", [{}, {"checkpoint": {"S": "TRIM_HORIZON"}}, {"leaseOwner": {"S": "w2"}}], ids=str
+)
+def test_a_row_of_a_restored_table_went_back_and_is_no_work_of_another_process(held, others):
+    fleet, worker, _ = held
+    before = fleet.rows()[SHARD].counter
+    _restore(fleet, **others)
+    fleet.wait(lambda: fleet.happened(LeaseLost), 15.0, "the loss")
+    (lost,) = fleet.happened(LeaseLost)
+    assert (lost.reason, lost.code, lost.is_planned) == (LossReason.ROW_WENT_BACK, "E29", False)
+    assert lost.cause == (
+        f"its row is an older or another one (counter {before - 1}, {before} before): was the table restored, swapped or "
+        "edited?"
+    )
+    fleet.wait(lambda: worker.leases, 60.0, "the lease")
+    assert len(fleet.happened(LeaseLost)) == 1
+
+
+@pytest.mark.parametrize(("step", "reason"), [(0, "RowWentBack"), (1, "WorkerIdentifierInUse")])
+def test_another_process_of_the_name_is_one_whose_counter_moves_on(held, step, reason):
+    fleet, _, _ = held
+    row = fleet.items()[SHARD]
+    if "pykcl" not in row:
+        pytest.skip("a row of Java says nothing about the process that wrote it")
+    others = {"M": {**row["pykcl"]["M"], "session": {"S": "another"}}}
+    _restore(fleet, counter=step, pykcl=others, checkpoint={"S": "TRIM_HORIZON"})
+    fleet.wait(lambda: fleet.happened(LeaseLost), 15.0, "the loss")
+    assert [event.reason for event in fleet.happened(LeaseLost)] == [reason]
+
+
 @pytest.mark.parametrize("step", [1, 5])
 @pytest.mark.parametrize(("place", "again"), [("forward", 0), ("back", 5)])
 def test_who_moves_the_counter_too_lets_the_shard_begin_anew_there(held, place, again, step):

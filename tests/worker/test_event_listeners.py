@@ -1,8 +1,13 @@
 """Events: one line in the log each, listeners that raise, failures reported at their start and end."""
 
+import functools
 import logging
 from dataclasses import replace
 
+import pytest
+
+from pykcl import App, AsyncConsumer, ConfigError, Consumer, RecordProcessor, Worker
+from pykcl.aws.clients import given_clients
 from pykcl.event_dispatch import EventFan
 from pykcl.events import (
     AggregateRefused,
@@ -13,6 +18,7 @@ from pykcl.events import (
     WorkerStopped,
 )
 from pykcl.status import Activity
+from pykcl.testing import LocalAws, run_processor
 from pykcl.testing.runtime import Simulation
 from pykcl.worker.failure_tracker import FailureTracker
 
@@ -87,3 +93,91 @@ def test_trouble_is_told_when_it_begins_and_when_it_ends():
             trouble.worked(Activity.READING)
         assert [type(event).__name__ for event in heard] == ["FailureStarted", "FailureResolved"]
         assert heard[0] == FailureStarted(what="reading", cause="why")
+
+
+# -- what Worker takes ---------------------------------------------------------------------------------------------
+
+
+class Quiet(RecordProcessor):
+    def process_records(self, batch):
+        pass
+
+
+def worker_of_an_app(**options):
+    app = App("orders-app", **options)
+    app.stream("orders")(lambda order: None)
+    (stream,) = app._streams
+    return Worker("orders-app", stream="orders", processor=stream.processor, **stream.around())
+
+
+MADE_BY = [
+    functools.partial(Worker, "orders-app", stream="orders", processor=Quiet),
+    functools.partial(Consumer, "orders-app", stream="orders"),
+    functools.partial(AsyncConsumer, "orders-app", stream="orders"),
+    worker_of_an_app,
+]
+
+
+@pytest.mark.parametrize("option", ["on_event", "metrics_sinks", "session", "clients", "dead_letters"])
+@pytest.mark.parametrize("make", MADE_BY)
+def test_none_is_none_of_each_callback_and_object_that_may_be_left_out(make, option):
+    made = make(**{option: None})
+    worker = getattr(made, "_worker", made)
+    assert worker._relays == []
+    assert worker._metering.sinks == ()
+
+
+def test_a_list_of_listeners_may_have_places_for_none():
+    heard = []
+    worker = Worker("orders-app", stream="orders", processor=Quiet, on_event=[None, heard.append])
+    assert len(worker._relays) == 1
+
+
+async def asynchronous(event):
+    pass
+
+
+def generator(event):
+    yield event
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            {"on_event": 5},
+            r"^on_event=int is no function. Do: on_event=function, with a plain def function\(event\)",
+        ),
+        ({"on_event": "log"}, "^on_event=str is no function"),
+        ({"on_event": [print, 5]}, "^on_event=int is no function"),
+        (
+            {"on_event": asynchronous},
+            "^on_event=asynchronous is async def: a call of it runs nothing. Do: on_event=",
+        ),
+        (
+            {"on_event": [generator]},
+            "^on_event=generator is a function with a yield: a call of it runs nothing",
+        ),
+        ({"metrics_sinks": 5}, r"^metrics_sinks=int is no list of sinks. Do: metrics_sinks=\[sink\]"),
+        ({"metrics_sinks": "otel"}, "^metrics_sinks=str is no list of sinks.* metrics='otel'"),
+        (
+            {"metrics_sinks": [5]},
+            r"^metrics_sinks= holds int, which is no sink: it has no take and no forget",
+        ),
+    ],
+)
+def test_what_cannot_be_one_is_refused_with_what_to_write(options, message):
+    with pytest.raises(ConfigError, match=message):
+        Worker("orders-app", stream="orders", processor=Quiet, **options)
+
+
+def test_clients_that_are_no_dict_are_refused_and_a_client_that_is_none_is_made_by_boto3():
+    with pytest.raises(ConfigError, match=r"^clients=int is no dict. Do: clients=\{'kinesis': client, 'dyna"):
+        Worker("orders-app", stream="orders", processor=Quiet, clients=5).start()
+    assert given_clients({"kinesis": None, "dynamodb": 5}) == {"dynamodb": 5}
+
+
+def test_none_leaves_out_no_fault_and_allows_no_other_host():
+    assert run_processor(Quiet, [1], faults=None).lost == 0
+    with LocalAws(allow_hosts=None) as aws:
+        assert aws.url.startswith("http://127.0.0.1:")

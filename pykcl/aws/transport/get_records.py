@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
@@ -48,6 +49,7 @@ MIN_COMPARED_PAGE: Final = 16 * 1024
 """Size of the answer from which on CBOR saves more than a second read costs."""
 _MAX_PAGES_TO_PASS: Final = 1000
 
+_SUSPECT_AFTER: Final = 3
 REFUSALS: Final = frozenset({"SerializationException", "UnknownOperationException", "UnsupportedMediaType"})
 
 
@@ -63,7 +65,13 @@ class CborProbe:
         self.is_open = choice == "auto"
         """True until a comparison has come to an end."""
         self._failures = self._pages_to_pass = 0
+        self._only_failures: float = 0
         self._turn = [None]
+
+    def is_suspect(self, status: int) -> bool:
+        """Count an answer to CBOR; return True if nothing but failures of the service came so far, several in a row."""
+        self._only_failures = self._only_failures + 1 if status >= 500 else -math.inf
+        return self._only_failures >= _SUSPECT_AFTER
 
     def distrust(self, reason: str) -> None:
         """JSON from now on."""
@@ -264,10 +272,16 @@ class PageReads:
     ) -> dict[str, Any]:
         is_cbor = self._probe.is_cbor if begun is None else begun.is_cbor
         answer = self._post(transport, request, is_cbor, begun)
-        if is_cbor and answer.status >= 300 and self._is_refusal_of_cbor(answer):
-            self._probe.distrust("it is refused")
-            is_cbor = False
-            answer = self._post(transport, request, is_cbor)
+        if is_cbor:
+            refused = answer.status >= 300 and self._is_refusal_of_cbor(answer)
+            suspect = self._probe.is_suspect(answer.status)
+            if refused:
+                self._probe.distrust("it is refused")
+            if refused or suspect:
+                status, is_cbor = answer.status, False
+                answer = self._post(transport, request, is_cbor)
+                if suspect and answer.status < 300:
+                    self._probe.distrust(f"it is answered with HTTP {status}, and JSON with records")
         if answer.status >= 300:
             raise client_error(self._client, _OPERATION, answer)
         return {_BODY: answer.body, _IS_CBOR: is_cbor, "ResponseMetadata": metadata_of(answer)}

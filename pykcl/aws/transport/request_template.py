@@ -75,7 +75,12 @@ class Signer:
 
 
 def canonical_request(path: str, headers: Mapping[str, str], body: bytes) -> str:
-    """Return that of a POST without a query. headers: those to be signed, lower-case name -> value, sorted by name."""
+    """Return that of a POST without a query. headers: those to be signed, lower-case name -> value, sorted by name.
+
+    Slashes that follow one another are signed as one, by botocore and by AWS.
+    """
+    if "//" in path:
+        path = re.sub("/+", "/", path)
     lines = "".join(f"{name}:{value}\n" for name, value in headers.items())
     return f"POST\n{path}\n\n{lines}\n{';'.join(headers)}\n{sha256(body).hexdigest()}"
 
@@ -210,7 +215,8 @@ def _context(verify: Any) -> tuple[ssl.SSLContext, str]:
         raise UnsupportedClient("certificates are not verified")
     try:
         context: ssl.SSLContext = create_urllib3_context()
-        path = str(get_cert_path(verify))
+        # botocore leaves a ~ to urllib3, which expands it.
+        path = os.path.expanduser(str(get_cert_path(verify)))
         _trust(context, path)
     except (OSError, TypeError) as error:
         raise UnsupportedClient(

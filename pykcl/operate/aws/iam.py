@@ -69,7 +69,12 @@ READ_REPORTS_ACTIONS = ("dynamodb:Scan",)
 """On the same table, of an operator: for the members that `leases list`, `doctor` and the web page show. Optional."""
 
 OPERATOR_STREAM_ACTIONS = (*STREAM_ACTIONS, "kinesis:ListStreamConsumers")
-OPERATOR_TABLE_ACTIONS = ("dynamodb:DescribeTable", "dynamodb:GetItem", "dynamodb:Scan")
+OPERATOR_TABLE_ACTIONS = (
+    "dynamodb:DescribeTable",
+    "dynamodb:DescribeTimeToLive",
+    "dynamodb:GetItem",
+    "dynamodb:Scan",
+)
 LISTING_ACTIONS = ("dynamodb:ListTables", "kinesis:ListStreams")
 """For completion of names, `streams list`, and "did you mean"; the actions have no resources."""
 STEERING_ACTIONS = ("dynamodb:DeleteItem", "dynamodb:PutItem", "dynamodb:UpdateItem")

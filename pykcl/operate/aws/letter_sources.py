@@ -7,11 +7,13 @@ redrive policy of its own. ListObjectsV2 lists at most 1,000 keys a page.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from hashlib import md5
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pykcl.aws.dead_letters import BucketOwner, call, queue_url
-from pykcl.errors import SetupError, TemporaryError
+from pykcl.aws.errors import answer_of
+from pykcl.errors import PyKclError, Refused, SetupError, TemporaryError
 from pykcl.model.dead_letter import Address
 from pykcl.model.letter_json import MAX_LETTER_BYTES
 from pykcl.operate.dead_letters.sources import Found, LetterSource, parsed
@@ -25,6 +27,8 @@ MAX_RECEIVE = 10
 _ATTEMPTS = 4
 REDRIVEN = "redriven/"
 """Put in front of the key of an object, behind the prefix, when its letter was redriven."""
+LOCK = ".lock"
+_IS_THERE = frozenset({"PreconditionFailed", "ConditionalRequestConflict"})
 
 
 def aws_source(address: Address, clients: OperatorClients, *, hold: int) -> LetterSource:
@@ -51,7 +55,7 @@ class QueueSource:
             return ""
         return f"A sample of about {self._about} messages: some are hidden, or were not sent to this command."
 
-    def chunks(self) -> Iterator[list[Found]]:
+    def chunks(self, *, alone: bool = False) -> Iterator[list[Found]]:
         self._url = queue_url(self._client, self._address)
         self._about = self._count()
         while self._seen < MAX_SAMPLE:
@@ -127,14 +131,22 @@ class _Body(Protocol):
 
 
 class BucketSource:
-    """Objects of pykcl and of Lambda below a prefix. A redriven one is moved below `redriven/` there."""
+    """Objects of pykcl and of Lambda below a prefix. A redriven one is moved below `redriven/` there.
+
+    An object that is put only where there is none keeps other redrives of the prefix away. A command that is killed
+    leaves it behind.
+    """
 
     note = ""
 
     def __init__(self, client: Any, owner: BucketOwner, address: Address) -> None:
         self._client, self._owner, self._address = client, owner, address
+        self._lock = f"{address.prefix}{REDRIVEN}{LOCK}"
+        self._has_lock = False
 
-    def chunks(self) -> Iterator[list[Found]]:
+    def chunks(self, *, alone: bool = False) -> Iterator[list[Found]]:
+        if alone:
+            self._take_lock()
         for folder in ("pykcl/", "aws/lambda/"):
             for key, size in self._keys(self._address.prefix + folder):
                 yield [self._found(key, size)]
@@ -157,7 +169,36 @@ class BucketSource:
             self._call("Deleting a redriven object", self._client.delete_object, Key=one.place)
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Let others redrive the prefix; where that fails, somebody has to delete the object."""
+        if self._has_lock:
+            self._has_lock = False
+            with suppress(SetupError, TemporaryError):
+                self._call("Ending the redrive", self._client.delete_object, Key=self._lock)
+
+    def _take_lock(self) -> None:
+        """Raises Refused while another command has it."""
+
+        def refusal(code: str | None, failure: PyKclError) -> PyKclError:
+            if code not in _IS_THERE:
+                return failure
+            return Refused(
+                f"s3://{self._address.name}/{self._address.prefix} is being redriven by another command. Do: wait "
+                f"until it has ended; if it was killed: aws s3 rm s3://{self._address.name}/{self._lock}."
+            )
+
+        answer_of(
+            f"Beginning the redrive of bucket {self._address.name!r}",
+            self._client.put_object,
+            {
+                "Bucket": self._address.name,
+                "Key": self._lock,
+                "Body": b"",
+                "IfNoneMatch": "*",
+                "ExpectedBucketOwner": self._owner.account(),
+            },
+            refusal=refusal,
+        )
+        self._has_lock = True
 
     def _keys(self, prefix: str) -> Iterator[tuple[str, int]]:
         more: dict[str, str] = {}

@@ -93,7 +93,7 @@ def redrive(
     What is no letter is in the outcome as well, with its problem.
     """
     settled: set[bytes] = set()
-    for chunk in source.chunks():
+    for chunk in source.chunks(alone=receiver is not None):
         outcomes: dict[bytes, Outcome] = {}
         for found in chunk:
             if found.letter is None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
 from pykcl.dead_letters import SUFFIX, appended, write_all
-from pykcl.errors import ConfigError, SetupError
+from pykcl.errors import ConfigError, Refused, SetupError
 from pykcl.model.letter_json import MAX_LETTER_BYTES, KeptLetter, NotALetter, read_letter
 
 MAX_CHUNK = 1000
@@ -45,8 +45,11 @@ class LetterSource(Protocol):
     def note(self) -> str:
         """A sentence on what the answer leaves out; "" for nothing. Known after the last chunk."""
 
-    def chunks(self) -> Iterator[list[Found]]:
-        """Return all letters that are not settled, a part at a time."""
+    def chunks(self, *, alone: bool = False) -> Iterator[list[Found]]:
+        """Return all letters that are not settled, a part at a time.
+
+        alone: let no other command redrive a part until the next one is asked for. Raises Refused where one does.
+        """
 
     def settle(self, found: Sequence[Found]) -> None:
         """Take letters out of the source. All their records must be settled."""
@@ -86,9 +89,9 @@ class FileSource:
             "more, as after a rotation. Do: move a file of letters together with its notes."
         )
 
-    def chunks(self) -> Iterator[list[Found]]:
+    def chunks(self, *, alone: bool = False) -> Iterator[list[Found]]:
         for path in self._files():
-            yield from self._chunks(path)
+            yield from self._chunks(path, alone)
 
     def settle(self, found: Sequence[Found]) -> None:
         lines: dict[Path, list[str]] = {}
@@ -113,12 +116,15 @@ class FileSource:
         except OSError as error:
             raise _unusable(self._path, error, "read") from None
 
-    def _chunks(self, path: Path) -> Iterator[list[Found]]:
-        notes, chunk, size = _notes(path), list[Found](), 0
+    def _chunks(self, path: Path, alone: bool) -> Iterator[list[Found]]:
+        chunk, size = list[Found](), 0
         self._ignored.pop(_done(path).name, None)
-        in_all, used = sum(map(len, notes.values())), 0
         try:
             with path.open("rb") as file:
+                if alone:
+                    _lock(file, path)
+                notes = _notes(path)
+                in_all, used = sum(map(len, notes.values())), 0
                 for number, start, line in _letters(file):
                     found = _found(path, number, start, line)
                     settled = [note for note in notes.get(start, ()) if _is_of(note, found)]
@@ -130,12 +136,34 @@ class FileSource:
                     if len(chunk) >= MAX_CHUNK or size >= MAX_CHUNK_BYTES:
                         yield chunk
                         chunk, size = [], 0
+                if used < in_all:
+                    self._ignored[_done(path).name] = in_all - used
+                if chunk:
+                    yield chunk
         except OSError as error:
             raise _unusable(path, error, "read") from None
-        if used < in_all:
-            self._ignored[_done(path).name] = in_all - used
-        if chunk:
-            yield chunk
+
+
+def _lock(file: BinaryIO, path: Path) -> None:
+    """Lock a file of letters against other commands that redrive it, until it is closed. Workers may append to it.
+
+    The system ends the lock with the process. Raises Refused while another command has it.
+    """
+    try:
+        import fcntl
+    except ImportError:
+        # Windows has no such lock.
+        return
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise Refused(
+            f"{str(path)!r} is being redriven by another command. Do: wait until it has ended; each would send the "
+            "letters that the other one has in hand."
+        ) from None
+    except OSError:
+        # A file system without locks, or one, such as NFS, whose locks want a file that may be written.
+        return
 
 
 def _letters(file: BinaryIO) -> Iterator[tuple[int, int, bytes]]:

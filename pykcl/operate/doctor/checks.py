@@ -290,6 +290,14 @@ def check_table(facts: Facts) -> Iterator[Finding]:
         )
     else:
         yield found("table-ok", _described(table))
+    if table.expires_by:
+        yield found(
+            "table-expires",
+            f"DynamoDB deletes rows of {table.name!r} by the time in their attribute {table.expires_by!r}. A lease "
+            "that is deleted loses its position: its shard is read again, or records are skipped.",
+            f"aws dynamodb update-time-to-live --table-name {command(table.name)} --time-to-live-specification "
+            f"Enabled=false,AttributeName={command(table.expires_by)}",
+        )
     yield from _small(facts, table)
 
 

@@ -138,7 +138,7 @@ class TableFacts:
     table, or "".
 
     provisioned: None if unknown. index_status: of KCL 3.x's index of owners; None without one. watch: None if it could
-    not be scanned. fleet: None without a watch.
+    not be scanned. fleet: None without a watch. expires_by: attribute of its time to live; "" without one, or unknown.
     why_not_to_follow: the reason for which a worker cannot follow the leader of a KCL 3.x fleet, or "".
     """
 
@@ -150,6 +150,7 @@ class TableFacts:
     read_units: float = 0.0
     write_units: float = 0.0
     index_status: str | None = None
+    expires_by: str = ""
     watch: WatchFacts | None = None
     fleet: Fleet | None = None
     why_not_to_follow: str = ""

@@ -95,6 +95,8 @@ _KINDS: Mapping[str, Sequence[tuple[str, Level, str | None, str]]] = {
         ("table-foreign", "error", "E05", "the table is not a lease table: it has another key"),
         ("table-changing", "warning", None, "the table is not ACTIVE"),
         ("table-small", "warning", None, "a PROVISIONED table has fewer units than the heartbeats of its leases take"),
+        ("table-expires", "error", None,
+         "the table has a time to live: DynamoDB deletes rows, and positions with them"),
         ("table-of-another-stream", "error", "E07",
          "its leases belong to another stream, or to an earlier one of that name"),
         ("leases-of-no-shard", "warning", "E07", "no lease is of a shard that the stream lists"),

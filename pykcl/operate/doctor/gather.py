@@ -12,6 +12,7 @@ from importlib import metadata, util
 
 from pykcl import __version__
 from pykcl.aws.clients import connections_for
+from pykcl.aws.errors import answer_of
 from pykcl.aws.kinesis import KinesisStream
 from pykcl.aws.table_admin import read_state, state_table_of
 from pykcl.config import Config
@@ -200,9 +201,25 @@ class _Gatherer:
             provisioned=known.provisioned,
             read_units=known.read_units,
             index_status=known.index_status,
+            expires_by=self._expires_by(name),
             write_units=float((described.get("ProvisionedThroughput") or {}).get("WriteCapacityUnits") or 0),
         )
         return self._rows(table, has_index=known.has_owner_index)
+
+    def _expires_by(self, name: str) -> str:
+        """Return the attribute of the time to live; "" without one, and where it cannot be asked for: a lease table
+        has none, and few may call this."""
+        try:
+            answer = answer_of(
+                f"Describing the time to live of {name}",
+                self._dynamodb.describe_time_to_live,
+                {"TableName": name},
+            )
+        except PyKclError:
+            return ""
+        found = answer.get("TimeToLiveDescription") or {}
+        is_on = found.get("TimeToLiveStatus") in ("ENABLED", "ENABLING")
+        return str(found.get("AttributeName", "")) if is_on else ""
 
     def _rows(self, table: TableFacts, *, has_index: bool) -> TableFacts:
         name = table.name

@@ -8,6 +8,7 @@ from botocore.exceptions import EndpointConnectionError, NoCredentialsError
 from pykcl.errors import (
     AnswerRefused,
     PositionRefused,
+    PyKclError,
     SetupError,
     ShardGone,
     StreamMissing,
@@ -63,6 +64,86 @@ def test_a_stream_given_by_arn_is_asked_for_by_arn_at_once_and_has_a_name(wire, 
     stream = wire.stream(ARN)
     assert stream.name == "orders"
     assert stream.describe().name == "orders"
+    assert wire.asked("DescribeStreamSummary") == [{"StreamARN": ARN}]
+
+
+def refusal(code, message="", status=400):
+    return status, {"__type": code, "message": message}
+
+
+NO_NAME = refusal("ValidationException", "Value null at 'streamName' failed to satisfy constraint")
+NO_NAME_TO_LIST = refusal("InvalidArgumentException", "Either NextToken or StreamName should be provided.")
+
+
+def as_kinesalite_does(wire, summary):
+    """It knows names alone."""
+    wire.answer("DescribeStreamSummary", summary())
+    wire.answer("ListShards", NO_NAME_TO_LIST, {"Shards": [shard(0)]})
+    wire.answer("GetShardIterator", {"ShardIterator": "it"})
+    wire.answer("GetRecords", {"Records": [], "NextShardIterator": "next", "MillisBehindLatest": 0})
+
+
+def test_a_stream_that_is_named_is_asked_for_by_name_where_its_arn_is_refused_and_that_is_said_once(
+    wire, summary, caplog
+):
+    as_kinesalite_does(wire, summary)
+    stream = wire.stream()
+    stream.describe()
+    for _ in range(2):
+        assert [each.shard_id for each in stream.list_shards().shards] == [SHARD]
+        assert stream.describe().arn == ARN
+    stream.fetch(SHARD, stream.open(SHARD, HORIZON), 10)
+    assert [name for name, request in wire.requests if "StreamARN" in request] == ["ListShards"]
+    assert [line for line in caplog.messages if "endpoint" in line] == [
+        "the endpoint refuses the ARN of the stream, which is asked for by its name from now on stream='orders'"
+    ]
+
+
+@pytest.mark.parametrize(
+    "code", ["AccessDeniedException", "ThrottlingException", "ResourceNotFoundException"]
+)
+def test_no_other_refusal_of_an_arn_is_answered_by_a_name(wire, summary, code):
+    wire.answer("DescribeStreamSummary", summary())
+    wire.answer("ListShards", refusal(code))
+    stream = wire.stream()
+    stream.describe()
+    with pytest.raises(PyKclError):
+        stream.list_shards()
+    assert wire.asked("ListShards") == [{"StreamARN": ARN}]
+
+
+def test_an_arn_that_was_taken_once_is_not_replaced_by_a_name(wire, summary):
+    wire.answer("DescribeStreamSummary", summary())
+    wire.answer("GetShardIterator", refusal("InvalidArgumentException"))
+    stream = wire.stream()
+    stream.describe()
+    stream.describe()
+    with pytest.raises(PositionRefused):
+        stream.open(SHARD, HORIZON)
+    assert len(wire.asked("GetShardIterator")) == 1
+
+
+def test_a_refusal_that_a_name_does_not_mend_is_raised_as_it_is(wire, summary, caplog):
+    wire.answer("DescribeStreamSummary", summary())
+    wire.answer("ListShards", NO_NAME_TO_LIST, refusal("InternalFailure", status=500))
+    stream = wire.stream()
+    stream.describe()
+    with pytest.raises(SetupError, match=r"refused the request as invalid \(InvalidArgumentException\)"):
+        stream.list_shards()
+    assert "by its name" not in caplog.text
+    assert stream.describe().arn == ARN
+    assert wire.requests[-1] == ("DescribeStreamSummary", {"StreamARN": ARN})
+
+
+def test_a_stream_given_by_arn_is_never_taken_for_one_of_that_name_and_the_text_names_the_way(wire):
+    wire.answer("DescribeStreamSummary", NO_NAME)
+    with pytest.raises(
+        SetupError,
+        match=r"^Describing stream 'orders' failed: the endpoint refuses its ARN \(ValidationException\). Do: check "
+        r"account and region in it; for an emulator that knows no ARNs, such as kinesalite, give the name, "
+        r"stream='orders'\.$",
+    ):
+        wire.stream(ARN).describe()
     assert wire.asked("DescribeStreamSummary") == [{"StreamARN": ARN}]
 
 

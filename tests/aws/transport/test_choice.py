@@ -2,6 +2,7 @@
 
 import base64
 import logging
+from pathlib import Path
 
 import boto3
 import cbor2
@@ -28,7 +29,7 @@ from raw_server import (
 from pykcl.aws.transport import get_records
 from pykcl.aws.transport.get_records import MAX_COMPARED, MAX_COMPARED_BYTES, CborProbe, to_compare
 from pykcl.aws.transport.request_template import TemplateError, capture_template
-from pykcl.errors import AnswerRefused, SetupError
+from pykcl.errors import AnswerRefused, SetupError, TemporaryError
 from pykcl.model.record import Record
 from pykcl.testing.memory.stream import MemoryStream
 
@@ -63,6 +64,23 @@ def test_only_the_first_page_comes_over_boto3(server):
         fetch(stream)
     assert [request.by_boto3 for request in server.requests] == [True, False, False]
     assert stream.transport == "direct, JSON"
+
+
+def test_an_endpoint_that_ends_in_slashes_is_no_reason_for_boto3(server):
+    stream = stream_of(client_of(server.url + "//"), http_transport="direct")
+    for _ in range(3):
+        fetch(stream)
+    assert [request.by_boto3 for request in server.requests] == [True, False, False]
+
+
+def test_a_bundle_below_the_home_directory_is_found_as_boto3_finds_it(certificate, monkeypatch, tmp_path):
+    (tmp_path / "ca.pem").write_bytes(Path(certificate).read_bytes())
+    monkeypatch.setenv("HOME", str(tmp_path))
+    with RawServer(certificate) as server:
+        stream = stream_of(client_of(server.url, verify="~/ca.pem"), http_transport="direct")
+        for _ in range(3):
+            fetch(stream)
+        assert [request.by_boto3 for request in server.requests] == [True, False, False]
 
 
 def test_a_first_page_that_was_refused_teaches_as_well(server):
@@ -454,6 +472,35 @@ def test_cbor_refused_later_is_asked_again_as_json_at_once(server, answer):
     assert len(fetch(stream).records) == 3
     assert asked_as(server) == [CBOR, CBOR, JSON]
     assert stream.transport == "direct, JSON"
+
+
+def test_an_endpoint_that_answers_cbor_with_failures_and_json_with_pages_is_read_in_json(server, caplog):
+    stream = direct_stream(server, record_encoding="cbor")
+    failure = http(b"", 500)
+    server.say(failure, failure, failure, page(3), page(2))
+    for _ in range(2):
+        with pytest.raises(TemporaryError, match="HTTP 500"):
+            fetch(stream)
+    assert len(fetch(stream).records) == 3
+    assert len(fetch(stream).records) == 2
+    assert asked_as(server) == [CBOR, CBOR, CBOR, JSON, JSON]
+    assert "instead of CBOR: it is answered with HTTP 500, and JSON with records" in caplog.text
+
+
+def test_failures_of_the_service_are_none_of_cbor(server):
+    """Neither where JSON fails, too, nor once a page of CBOR has come."""
+    stream = direct_stream(server, record_encoding="cbor")
+    failure = http(b"", 503)
+    server.say(*[failure] * 4, page(1, as_cbor=True), *[failure] * 3, page(1, as_cbor=True))
+    for _ in range(3):
+        with pytest.raises(TemporaryError):
+            fetch(stream)
+    fetch(stream)
+    for _ in range(3):
+        with pytest.raises(TemporaryError):
+            fetch(stream)
+    fetch(stream)
+    assert asked_as(server) == [CBOR, CBOR, CBOR, JSON, *[CBOR] * 5]
 
 
 def test_a_page_of_cbor_that_cannot_be_read_is_asked_for_again_as_json(server):

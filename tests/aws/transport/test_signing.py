@@ -33,7 +33,7 @@ def botocores(url, headers, body, keys, region, service, amz_date, monkeypatch=N
     token=st.none() | SECRETS,
     body=st.binary(max_size=300),
     region=st.sampled_from(["eu-west-1", "us-gov-east-1", "cn-north-1"]),
-    path=st.sampled_from(["/", "/kinesis"]),
+    path=st.sampled_from(["/", "/kinesis", "//", "/kinesis//"]),
 )
 def test_it_is_the_one_of_botocore(seconds, secret, token, body, region, path):
     keys = ReadOnlyCredentials("AKID", secret, token)

@@ -8,7 +8,7 @@ import pytest
 
 from pykcl import lambda_processor
 from pykcl.dead_letters import LetterFiles
-from pykcl.errors import CheckpointRefused, SetupError
+from pykcl.errors import CheckpointRefused, Refused, SetupError
 from pykcl.model.checkpoint import Checkpoint
 from pykcl.model.letter_json import MAX_LETTER_BYTES, letter_text
 from pykcl.operate.dead_letters import sources
@@ -302,6 +302,32 @@ def test_killed_at_each_point_nothing_is_settled_that_was_not_processed(folder, 
     monkeypatch.setattr(sources, "write_all", real)
     run(folder, ToHandler(Recorder))
     assert left(folder) == []
+
+
+class Beside(Recorder):
+    """Another command redrives the same letters, while this one has one in hand."""
+
+    others: ClassVar[list] = []
+
+    def process_records(self, batch):
+        super().process_records(batch)
+        with pytest.raises(
+            Refused, match=r"jsonl' is being redriven by another command. Do: wait until it has ended"
+        ):
+            run(self.folder, ToHandler(Recorder))
+        assert [one.problem for one in run(self.folder, None)] == ["", ""], "a dry run has no part in it"
+
+
+@pytest.mark.parametrize("names_the_file", [False, True], ids=["directory", "file"])
+def test_two_redrives_of_a_file_at_once_send_no_letter_twice(folder, names_the_file, monkeypatch):
+    keep(folder, letter(record(1)), letter(record(2)))
+    (file,) = folder.iterdir()
+    monkeypatch.setattr(Beside, "folder", file if names_the_file else folder, raising=False)
+    assert [one.problem for one in run(folder, ToHandler(Beside))] == ["", ""]
+    assert sum(call[0] == "process" for call in Recorder.calls) == 2
+    assert left(folder) == []
+    keep(folder, letter(record(3)))
+    assert [one.problem for one in run(folder, ToHandler(Recorder))] == [""], "the first one has ended"
 
 
 def test_a_note_that_was_cut_off_does_not_count(folder):

@@ -33,6 +33,7 @@ def test_ids_levels_and_codes_are_of_their_form():
 def test_the_calls_named_on_the_page_are_those_that_are_made():
     sentence = re.search(r"It only reads: (.*?)\. A test", PAGE, re.DOTALL).group(1)
     assert set(re.findall(r"[A-Z]\w+", sentence)) == {
-        "GetCallerIdentity", "DescribeTable", "Scan", "GetItem", "DescribeStreamSummary", "ListShards", "GetShardIterator",
+        "GetCallerIdentity", "DescribeTable", "DescribeTimeToLive", "Scan", "GetItem", "DescribeStreamSummary", "ListShards",
+        "GetShardIterator",
         "GetRecords", "ListStreams", "GetQueueUrl", "GetQueueAttributes",
     }  # fmt: skip

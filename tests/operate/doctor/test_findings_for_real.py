@@ -129,7 +129,7 @@ def test_looking_writes_nothing(world):
     called = {one.operation for one in list(world.aws.requests)[asked:]}
     assert world.rows() == before
     assert called == {
-        "GetCallerIdentity", "DescribeTable", "Scan", "GetItem", "DescribeStreamSummary", "ListShards",
+        "GetCallerIdentity", "DescribeTable", "DescribeTimeToLive", "Scan", "GetItem", "DescribeStreamSummary", "ListShards",
         "GetShardIterator", "GetRecords",
     }  # fmt: skip
 
@@ -315,6 +315,13 @@ def _(world):
         BillingMode="PROVISIONED", ProvisionedThroughput={"ReadCapacityUnits": 50, "WriteCapacityUnits": 1}
     )
     world.put(world.lease(0), world.lease(1))
+
+
+@makes("table-expires", "deletes rows of 'orders-app' by the time in their attribute 'expires'")
+def _(world):
+    world.dynamodb.update_time_to_live(
+        TableName=APPLICATION, TimeToLiveSpecification={"Enabled": True, "AttributeName": "expires"}
+    )
 
 
 @makes("table-of-another-stream", "payments")
