@@ -14,7 +14,7 @@ REACHED = {
 SIZES = {
     "files of pykcl/": 290,
     "lines of pykcl/": 73_600,
-    "lines of the core": 30_500,
+    "lines of the core": 30_700,
     "lines of tests/": 116_000,
 }
 """Sizes that may not be exceeded. A change that needs more raises the number here and gives the reason in its message."""

@@ -103,8 +103,9 @@ class LambdaFunction:
             )
         from pykcl.aws.credentials import identity_arn
 
-        # Libraries for Lambda read it when they are imported.
-        os.environ.setdefault("AWS_LAMBDA_FUNCTION_NAME", config.application)
+        # Libraries for Lambda read them when they are imported, or called.
+        for name, value in _as_in_lambda(config.application).items():
+            os.environ.setdefault(name, value)
         return lambda_processor(
             load(self.handler or ""),
             report_batch_item_failures=self.report_batch_item_failures or self.mapping.reports_failures,
@@ -115,6 +116,20 @@ class LambdaFunction:
             window=self.mapping.window if self.window is None else checked_seconds(self.window),
             invoke_identity_arn=identity_arn(config, (settings.specs or {}).get("kinesis")),
         )
+
+
+def _as_in_lambda(application: str) -> dict[str, str]:
+    """Return variables of the environment of a function.
+
+    LAMBDA_TASK_ROOT: Powertools awaits in the event loop of the thread only where it finds that, and else makes a new
+    loop for each call. _X_AMZN_TRACE_ID: then the X-Ray SDK takes its segment from it, and warns of each call without
+    one, those of the worker, too. Nothing is sampled, as in a function without active tracing.
+    """
+    return {
+        "AWS_LAMBDA_FUNCTION_NAME": application,
+        "LAMBDA_TASK_ROOT": os.getcwd(),
+        "_X_AMZN_TRACE_ID": f"Root=1-{0:08x}-{0:024x};Parent={0:016x};Sampled=0",
+    }
 
 
 _option = option_in("Lambda options")

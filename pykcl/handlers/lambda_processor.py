@@ -11,8 +11,8 @@ import functools
 import inspect
 import os
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from contextvars import Context, copy_context
+from dataclasses import dataclass, field, replace
 from typing import Any
 from uuid import UUID
 
@@ -24,15 +24,16 @@ from pykcl.model.lambda_event import EventSource, event_of
 from pykcl.model.record import Record
 from pykcl.processor import Batch, FailedAt, InitializationInput, ProcessorFactory, RecordProcessor
 from pykcl.runtime import Runtime, SystemRuntime
-from pykcl.worker.processor_calls import Turn, Turns
 from pykcl.worker.processor_factory import NeverRan, must_have_run, why_it_runs_nothing
+from pykcl.worker.signals import OwnProcess
+from pykcl.worker.turns import Turn, Turns
 
 FUNCTION_TIMEOUT = 900.0
 """Seconds; the longest of Lambda."""
 _FAILURES, _IDENTIFIER, _STATE = "batchItemFailures", "itemIdentifier", "state"
 _SYSTEM = SystemRuntime()
 _TURNS = Turns()
-"""Of the whole process: an environment of Lambda runs one call at a time, and handlers keep state in module globals."""
+"""Of the whole process: an environment of Lambda runs one call at a time, in the thread that imported the module."""
 
 Handler = Callable[[Any, Any], object]
 """Called with the event, a dict, and a LambdaContext."""
@@ -53,7 +54,8 @@ def lambda_processor(
     """Return what `Worker(processor=…)` takes, for a handler that is called as `handler(event, context)`.
 
     report_batch_item_failures: read the response, as with `FunctionResponseTypes` of a mapping; else it is ignored.
-    handler_is_thread_safe: shards call the handler at the same time; else there is one call at a time in this process.
+    handler_is_thread_safe: shards call the handler at the same time, in their threads; else there is one call at a time
+    in this process, in the thread that calls `Worker.run`, or in one that gets the context variables of now.
     concurrency: with a thread-safe handler, so many calls for each shard at the same time, as `ParallelizationFactor`:
     each with the records of other partition keys.
     function_timeout: seconds from which the context counts down. A call that takes longer is not ended.
@@ -96,8 +98,7 @@ def lambda_processor(
         invoke_identity_arn=invoke_identity_arn,
         turns=None if handler_is_thread_safe else _TURNS,
     )
-    make = functools.partial(LambdaProcessor, function)
-    return functools.partial(LaneProcessor, make, concurrency) if concurrency > 1 else make
+    return functools.partial(LaneProcessor, function, concurrency) if concurrency > 1 else function
 
 
 def _refuse_filter(filter: object) -> None:
@@ -129,7 +130,10 @@ def _refuse_handler(handler: object) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Function:
-    """The arguments of lambda_processor. is_wanted: both filters in one; None: no filter."""
+    """The arguments of lambda_processor; called, it makes a processor.
+
+    is_wanted: both filters in one; None: no filter. context: of the thread that called lambda_processor.
+    """
 
     handler: Handler
     reports_failures: bool
@@ -138,7 +142,11 @@ class _Function:
     is_wanted: Callable[[Record, EventSource], bool] | None
     invoke_identity_arn: str
     turns: Turns | None
+    context: Context = field(default_factory=copy_context)
     runtime: Runtime = _SYSTEM
+
+    def __call__(self) -> LambdaProcessor:
+        return LambdaProcessor(self)
 
 
 class HandlerRanNothing(NeverRan):
@@ -174,7 +182,15 @@ class LambdaProcessor(RecordProcessor):
 
     def process_records(self, batch: Batch) -> None:
         """Raises what the handler raises, FailedAt as its response says, and ResponseRefused."""
-        with nullcontext() if self.turn is None else self.turn.taken(_SYSTEM):
+        if self.turn is None:
+            self.call_all(batch)
+            return
+        with self.turn.taken(_SYSTEM):
+            self.turn.call(functools.partial(self._call_here, batch), self._function.context)
+
+    def _call_here(self, batch: Batch) -> None:
+        """Call the handler in this thread. A process that it forks ends here, as in the thread of its shard."""
+        with OwnProcess().alone_leaves("process_records", self._shard_id):
             self.call_all(batch)
 
     def call_all(self, batch: Batch) -> None:
