@@ -78,6 +78,8 @@ class CallThread:
         self._handed: _Call | None = None
         self._running: _Call | None = None
         self._is_over = False
+        # With each one itself, whose number another one would have once it is gone.
+        self._contexts: dict[int, tuple[Context, Context]] = {}
         self.is_own, self.is_main = False, in_main_thread()
         self.task: Task = this_thread()
 
@@ -115,7 +117,7 @@ class CallThread:
         try:
             self._running = call
             if self.is_own:
-                call.context.run(call.body)
+                self._context(call.context).run(call.body)
             else:
                 call.body()
             call.is_done = True
@@ -131,6 +133,10 @@ class CallThread:
         """Return True if the caller of this runs in a call for the worker with that runtime."""
         call = self._running
         return call is not None and call.runtime is worker and self._runtime.is_current(self.task)
+
+    def _context(self, given: Context) -> Context:
+        """Return the copy of this thread, which keeps what calls set. Another process of a simulation has its own."""
+        return self._contexts.setdefault(id(given), (given, given.copy()))[1]
 
     def end(self, worker: Runtime | None = None) -> None:
         """Let `serve` return. A call for the worker with that runtime is broken off, if a signal can do that."""

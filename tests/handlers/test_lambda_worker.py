@@ -328,6 +328,24 @@ def test_a_stop_that_waits_no_longer_breaks_off_the_call_in_the_main_thread(kine
     assert left == [threading.main_thread()]
 
 
+def test_two_workers_of_a_simulation_call_one_handler_at_the_same_time(new_fleet):
+    fleet, calls = new_fleet(shards=2), []
+
+    def handler(event, context):
+        calls.append(event)
+        fleet.simulation.sleep(30)
+        assert len(calls) >= 2
+
+    processor = lambda_processor(handler)
+    for name in ("w1", "w2"):
+        fleet.start(name, processor=processor)
+    fleet.wait(lambda: {"w1", "w2"} == set(fleet.owners().values()), 300, "a lease for each")
+    fleet.put(20)
+    fleet.wait(lambda: len(calls) >= 2, 300, "two calls")
+    fleet.simulation.sleep(60)
+    assert fleet.happened(ProcessorRaised) == []
+
+
 def test_a_call_of_ten_failover_times_costs_no_lease_and_its_report_names_the_thread(new_fleet):
     fleet, calls = new_fleet(shards=3), []
 
