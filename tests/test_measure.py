@@ -13,7 +13,7 @@ REACHED = {
 """What each measure may come to; a change that lowers one lowers it here."""
 SIZES = {
     "files of pykcl/": 290,
-    "lines of pykcl/": 73_600,
+    "lines of pykcl/": 73_800,
     "lines of the core": 30_700,
     "lines of tests/": 116_000,
 }

@@ -158,7 +158,8 @@ _OPTIONS = (
         "--handler-is-thread-safe",
         "handler_is_thread_safe",
         is_flag=True,
-        help="Call the handler for several shards at the same time. Without it there is one call at a time.",
+        help="Call the handler for several shards at the same time, in threads: only if calls share nothing that they "
+        "change. Without it there is one call at a time in one thread.",
     ),
     _option(
         "--no-deaggregate",
