@@ -123,7 +123,7 @@ def _refuse_shared_state(handler: object) -> None:
                 f"The Lambda handler is not thread-safe: its calls share the {name} {place}, and each one empties the "
                 "failures of the others, whose records would be lost. Do: drop handler_is_thread_safe and concurrency, "
                 f"and use --processes N, where each has a copy of the module; or make a {name} in each call."
-            ).about("E23")
+            )
 
 
 def _shared_by_calls(handler: object) -> Iterator[tuple[str, object]]:

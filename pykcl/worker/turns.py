@@ -72,8 +72,8 @@ class CallThread:
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
-        # In the main thread the handlers of signals run only where nothing waits for anything else.
-        self._news = runtime.signal_event()
+        # In the main thread the handlers of signals run only while it wakes up now and then.
+        self._news = runtime.signal_event() if in_main_thread() else runtime.event()
         self._own_process = OwnProcess()
         self._handed: _Call | None = None
         self._running: _Call | None = None
@@ -106,6 +106,7 @@ class CallThread:
                 call, self._handed = self._handed, None
                 if call is not None:
                     self._make(call)
+                call = None  # else its records would be kept until the next one
             except EndsThread:
                 raise
             except BaseException as error:  # noqa: BLE001 - the alarm of a call that has returned, say
