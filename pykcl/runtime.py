@@ -5,11 +5,13 @@ Everything that waits, waits through a Runtime, so that the unmodified worker al
 
 from __future__ import annotations
 
+import _thread
 import atexit
 import gc
 import logging
 import os
 import random
+import signal
 import sys
 import threading
 import time
@@ -74,7 +76,8 @@ Thread = threading.Thread
 
 
 class Coroutines:
-    """The place of the one event loop of a process, which `pykcl.handlers.loop` alone fills.
+    """The places of the one event loop of a process, which `pykcl.handlers.loop` alone fills, and of the one thread for
+    calls in turn, which `pykcl.worker.turns` alone fills.
 
     new_loop: makes a loop that waits through the runtime; None: one of asyncio's own does.
     """
@@ -82,6 +85,7 @@ class Coroutines:
     def __init__(self, lock: Lock, new_loop: Callable[[], Any] | None = None) -> None:
         self.lock, self.new_loop = lock, new_loop
         self.loop: Any = None
+        self.call_thread: Any = None
 
 
 class Runtime(Protocol):
@@ -291,6 +295,15 @@ def before_threads_end(call: Callable[[], None]) -> None:
 def in_main_thread() -> bool:
     """Return True if the caller may install signal handlers."""
     return threading.current_thread() is threading.main_thread()
+
+
+def interrupt_main_thread() -> None:
+    """Let the handler of SIGTERM, or of SIGINT on Windows, run in the main thread, whatever that waits in."""
+    ident = threading.main_thread().ident
+    if sys.platform == "win32" or ident is None:
+        _thread.interrupt_main(signal.SIGINT)
+    else:
+        signal.pthread_kill(ident, signal.SIGTERM)
 
 
 def this_thread() -> Thread:

@@ -13,8 +13,8 @@ REACHED = {
 """What each measure may come to; a change that lowers one lowers it here."""
 SIZES = {
     "files of pykcl/": 290,
-    "lines of pykcl/": 73_600,
-    "lines of the core": 30_750,
+    "lines of pykcl/": 74_900,
+    "lines of the core": 31_000,
     "lines of tests/": 116_000,
 }
 """Sizes that may not be exceeded. A change that needs more raises the number here and gives the reason in its message."""

@@ -39,6 +39,7 @@ from pykcl.cli.shadow import Shadow
 from pykcl.cli.supervisor import Processes, processes_option
 from pykcl.cli.target import CONFIG_OPTION, PROPERTIES_OPTION, common_options
 from pykcl.errors import ConfigError, PyKclError
+from pykcl.events import Event, ThreadsNotStopped
 from pykcl.processor import ProcessorFactory, RecordProcessor
 
 if TYPE_CHECKING:
@@ -65,9 +66,15 @@ def begun_as_by_a_main_thread() -> Iterator[None]:
         thread._daemonic = was  # type: ignore[attr-defined]
 
 
+_OR_BE_DAEMONS = "let Thread(..., daemon=True) say that they need not end"
+_END_THEM = f"end them in lease_lost, shard_ended and shutdown_requested; or {_OR_BE_DAEMONS}"
+_BROKEN_OFF_WITHIN = 10.0
+"""Seconds in which the call of a Lambda handler has to leave the main thread, once it is broken off."""
+
+
 @contextmanager
-def waited_for(seconds: float) -> Iterator[None]:
-    """Wait so many seconds after the block for the threads begun in it that are no daemons.
+def waited_for(seconds: float, do: str = _END_THEM) -> Iterator[None]:
+    """Wait so many seconds after the block for the threads begun in it that are no daemons. do: for the log.
 
     Waiting for them is Python's own business, when the process ends: it also ends the idle ones of a
     ThreadPoolExecutor. But it waits for ever; so those that are left are then cut off with the whole process, and
@@ -80,10 +87,14 @@ def waited_for(seconds: float) -> Iterator[None]:
         own = [thread for thread in threading.enumerate() if thread not in before and not thread.daemon]
         if own:
             log.info("waiting for threads of the program threads=%s", _names(own))
-            threading.Thread(target=_cut_off, args=(own, seconds), name="pykcl-cut-off", daemon=True).start()
+            _cut_off_after(seconds, own, do)
 
 
-def _cut_off(own: list[threading.Thread], seconds: float) -> None:
+def _cut_off_after(seconds: float, own: list[threading.Thread], do: str) -> None:
+    threading.Thread(target=_cut_off, args=(own, seconds, do), name="pykcl-cut-off", daemon=True).start()
+
+
+def _cut_off(own: list[threading.Thread], seconds: float, do: str) -> None:
     until = time.monotonic() + seconds
     for thread in own:
         thread.join(max(0.0, until - time.monotonic()))
@@ -91,10 +102,10 @@ def _cut_off(own: list[threading.Thread], seconds: float) -> None:
     if left:
         log.error(
             "threads of the program have not ended within %g s and are cut off: what they had in hand is lost "
-            "threads=%s. Do: end them in lease_lost, shard_ended and shutdown_requested; or let Thread(..., "
-            "daemon=True) say that they need not end",
+            "threads=%s. Do: %s",
             seconds,
             _names(left),
+            do,
         )
         logging.shutdown()
         for stream in (sys.stdout, sys.stderr):
@@ -500,15 +511,24 @@ def _rehearse(program: _Program, ask: Ask, shadow: Shadow, service: Service, *, 
 
 
 def _work(processor: Any, settings: Settings, service: Service) -> None:
+    from pykcl.worker.turns import turns_of
     from pykcl.worker.worker import Worker
 
-    with service.watching() as watch:
-        worker = Worker(
-            processor=processor,
-            config=settings.config,
-            clients=settings.clients(),
-        )
-        watch(worker).run()
+    config, clients = settings.config, settings.clients()
+    if turns_of(processor) is None:
+        with service.watching() as watch:
+            watch(Worker(processor=processor, config=config, clients=clients)).run()
+        return
+    # Called in this thread, so that the threads of the program are no daemons unless they say so: Lambda ends them.
+    with waited_for(config.shutdown_grace, _OR_BE_DAEMONS), service.watching() as watch:
+        watch(Worker(processor=processor, config=config, clients=clients, on_event=_end_the_call)).run()
+
+
+def _end_the_call(event: Event) -> None:
+    """End the process where a call stays in the main thread though it is broken off: in a library in C, say."""
+    if isinstance(event, ThreadsNotStopped):
+        do = "give what the handler waits for a time-out; or raise shutdown_grace"
+        _cut_off_after(_BROKEN_OFF_WITHIN, [threading.main_thread()], do)
 
 
 def load(target: str) -> Any:

@@ -113,6 +113,8 @@ class LambdaFunction:
         # Libraries for Lambda read them when they are imported, and Powertools derives the keys of idempotency from it.
         os.environ["AWS_LAMBDA_FUNCTION_NAME"] = function.name
         os.environ["AWS_LAMBDA_FUNCTION_VERSION"] = function.version
+        for variable, value in _as_in_lambda().items():
+            os.environ.setdefault(variable, value)
         before = signal.getsignal(signal.SIGTERM)
         handler = load(_target(self.handler or ""))
         if signal.getsignal(signal.SIGTERM) not in (before, signal.SIG_DFL, signal.SIG_IGN):
@@ -156,6 +158,19 @@ def _target(handler: str) -> str:
     return f"{module}:{name}"
 
 
+def _as_in_lambda() -> dict[str, str]:
+    """Return variables of the environment of a function.
+
+    LAMBDA_TASK_ROOT: Powertools awaits in the event loop of the thread only where it finds that, and else makes a new
+    loop for each call. _X_AMZN_TRACE_ID: then the X-Ray SDK takes its segment from it, and warns of each call without
+    one, those of the worker, too. Nothing is sampled, as in a function without active tracing.
+    """
+    return {
+        "LAMBDA_TASK_ROOT": os.getcwd(),
+        "_X_AMZN_TRACE_ID": f"Root=1-{0:08x}-{0:024x};Parent={0:016x};Sampled=0",
+    }
+
+
 _option = option_in("Lambda options")
 _OPTIONS = (
     _option(
@@ -189,7 +204,8 @@ _OPTIONS = (
         "--handler-is-thread-safe",
         "handler_is_thread_safe",
         is_flag=True,
-        help="Call the handler for several shards at the same time. Without it there is one call at a time.",
+        help="Call the handler for several shards at the same time, in threads: only if calls share nothing that they "
+        "change. Without it there is one call at a time in one thread.",
     ),
     _option(
         "--no-deaggregate",

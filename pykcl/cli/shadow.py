@@ -32,8 +32,8 @@ from pykcl.processor import (
     ShutdownRequestedInput,
 )
 from pykcl.runtime import SystemRuntime
-from pykcl.worker.processor_calls import turn_of
 from pykcl.worker.processor_factory import checked_processor, must_have_run
+from pykcl.worker.turns import Turns, turn_of, turns_of
 from pykcl.worker.window_delivery import windows_of
 
 log = logging.getLogger("pykcl.shadow")
@@ -117,6 +117,17 @@ class CounterWithEnd(Counter):
             self._around.shard_ended(end)
 
 
+@dataclass(frozen=True, slots=True)
+class _Counting:
+    """A factory around another one, and the turns that the processors of both take."""
+
+    make: Callable[[], RecordProcessor]
+    turns: Turns | None
+
+    def __call__(self) -> RecordProcessor:
+        return self.make()
+
+
 class Shadow:
     """settings: the shadow's own. Raises ConfigError for a name that is none, or the original's own."""
 
@@ -142,7 +153,8 @@ class Shadow:
             kind = CounterWithEnd if type(inner).shard_ended is not RecordProcessor.shard_ended else Counter
             return kind(self.tally, inner, self._original.call_with_empty_batches)
 
-        return counting
+        # For `Worker.run`, as of the factory itself.
+        return _Counting(counting, turns_of(processor))
 
     @contextmanager
     def reporting(self) -> Iterator[None]:

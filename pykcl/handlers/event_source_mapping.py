@@ -186,7 +186,10 @@ def _window(reading: _Reading, key: str, value: Any, _: Mapping[str, Any]) -> st
 def _parallelization(reading: _Reading, key: str, value: Any, _: Mapping[str, Any]) -> str:
     if (factor := _whole(key, value, 1, 10)) == 1:
         return "as here: one call at a time for each shard"
-    return f"not used: one call at a time for each shard; see --handler-is-thread-safe --concurrency {factor}"
+    return (
+        f"not used: use --processes {factor}, where each has a copy of the module, as in Lambda; one process makes one "
+        f"call at a time. Only if calls share nothing that they change: --handler-is-thread-safe --concurrency {factor}"
+    )
 
 
 def _retries(reading: _Reading, key: str, value: Any, _: Mapping[str, Any]) -> str:

@@ -427,7 +427,7 @@ def _has_no_annotation(parameters: Sequence[inspect.Parameter]) -> bool:
 def _evaluated(annotation: Any, function: Any, names: Mapping[str, Any]) -> Any:
     """Return the annotation that a text stands for. Raises what its evaluation raises, NameError above all."""
     holder = types.SimpleNamespace(__annotations__={"it": annotation})
-    owner: Any = getattr(_written(function), "__globals__", {})
+    owner: Any = getattr(written(function), "__globals__", {})
     return typing.get_type_hints(holder, globalns=owner, localns=dict(names), include_extras=True)["it"]
 
 
@@ -445,7 +445,7 @@ def _behind_partials(function: Any) -> Any:
     return function
 
 
-def _written(function: Any) -> Any:
+def written(function: Any) -> Any:
     """Return the function that somebody has written: behind partials, methods, wrappers and callable objects."""
     found = inspect.unwrap(_behind_partials(function))
     if not isinstance(found, types.FunctionType | types.MethodType):
@@ -454,7 +454,7 @@ def _written(function: Any) -> Any:
 
 
 def _place_of(function: Any) -> str:
-    code = getattr(_written(function), "__code__", None)
+    code = getattr(written(function), "__code__", None)
     return "-" if code is None else f"{PurePath(code.co_filename).name}:{code.co_firstlineno}"
 
 

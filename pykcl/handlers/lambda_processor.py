@@ -12,29 +12,33 @@ import inspect
 import os
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from contextvars import Context, copy_context
+from dataclasses import dataclass, field, replace
+from types import CodeType, FunctionType
 from typing import Any
 from uuid import UUID
 
 from pykcl.errors import ConfigError, NotAProcessor, shown
 from pykcl.handlers.filters import criteria_of
+from pykcl.handlers.functions import written
 from pykcl.handlers.lanes import LaneProcessor, checked_concurrency
 from pykcl.handlers.windows import JSON, ShardWindows, checked_seconds, fields_of_event
 from pykcl.model.lambda_event import EventSource, event_of
 from pykcl.model.record import Record
 from pykcl.processor import Batch, FailedAt, InitializationInput, ProcessorFactory, RecordProcessor
 from pykcl.runtime import Runtime, SystemRuntime
-from pykcl.worker.processor_calls import Turn, Turns
 from pykcl.worker.processor_factory import NeverRan, must_have_run, why_it_runs_nothing
+from pykcl.worker.signals import OwnProcess
+from pykcl.worker.turns import Turn, Turns
 
 FUNCTION_TIMEOUT = 900.0
 """Seconds; the longest of Lambda."""
 _FAILURES, _IDENTIFIER, _STATE = "batchItemFailures", "itemIdentifier", "state"
 _SYSTEM = SystemRuntime()
 _TURNS = Turns()
-"""Of the whole process: an environment of Lambda runs one call at a time, and handlers keep state in module globals."""
+"""Of the whole process: an environment of Lambda runs one call at a time, in the thread that imported the module."""
 
 Handler = Callable[[Any, Any], object]
 """Called with the event, a dict, and a LambdaContext."""
@@ -56,9 +60,10 @@ def lambda_processor(
     """Return what `Worker(processor=…)` takes, for a handler that is called as `handler(event, context)`.
 
     report_batch_item_failures: read the response, as with `FunctionResponseTypes` of a mapping; else it is ignored.
-    handler_is_thread_safe: shards call the handler at the same time; else there is one call at a time in this process.
-    concurrency: with a thread-safe handler, so many calls for each shard at the same time, as `ParallelizationFactor`:
-    each with the records of other partition keys.
+    handler_is_thread_safe: shards call the handler at the same time, in their threads; else there is one call at a time
+    in this process, in the thread that calls `Worker.run`, or in one that gets the context variables of now.
+    concurrency: with a thread-safe handler, so many calls for each shard at the same time, each with the records of
+    other partition keys. Unlike with `ParallelizationFactor` they share one module.
     function_timeout: seconds from which the context counts down. A call that takes longer is not ended.
     filter: returns False for a record that is done without the handler. filter_criteria: the same as `FilterCriteria`
     of a mapping. window: `TumblingWindowInSeconds` of a mapping, 1 to 900: events have a window and a state, and a
@@ -68,13 +73,13 @@ def lambda_processor(
 
     Raises ConfigError.
     """
-    _refuse_handler(handler)
+    _refuse_handler(handler, is_thread_safe=handler_is_thread_safe)
     _refuse_timeout(function_timeout)
     if checked_concurrency(concurrency) > 1 and not handler_is_thread_safe:
         raise ConfigError(
             f"concurrency={concurrency} makes several calls at once, and handler_is_thread_safe=False allows one "
-            "call at a time. Do: handler_is_thread_safe=True if it keeps nothing in module globals between calls; "
-            "or drop concurrency=, and use --processes."
+            "call at a time. Do: drop concurrency= and use --processes N, where each has a copy of the module; or "
+            "handler_is_thread_safe=True if calls share nothing that they change, in module globals or libraries."
         )
     if window is not None and concurrency > 1:
         raise ConfigError(
@@ -98,8 +103,7 @@ def lambda_processor(
         name=name,
         turns=None if handler_is_thread_safe else _TURNS,
     )
-    make = functools.partial(LambdaProcessor, function)
-    return functools.partial(LaneProcessor, make, concurrency) if concurrency > 1 else make
+    return functools.partial(LaneProcessor, function, concurrency) if concurrency > 1 else function
 
 
 def _refuse_timeout(function_timeout: object) -> None:
@@ -116,8 +120,66 @@ def _refuse_filter(filter: object) -> None:
         raise ConfigError("filter takes a plain function of a Record that returns True or False.")
 
 
-def _refuse_handler(handler: object) -> None:
-    """Raise NotAProcessor for what cannot be called with an event and a context, or runs nothing when it is called."""
+_UNSAFE = ("aws_lambda_powertools.utilities.batch.base", "BasePartialProcessor")
+"""Module and name of a class whose objects serve one call at a time: each call begins by emptying the failures of the
+one before, also of one that still runs, whose answer then says that nothing has failed."""
+
+
+def _refuse_shared_state(handler: object) -> None:
+    """Raise ConfigError for a handler whose calls share an object of a class in _UNSAFE."""
+    for place, value in _shared_by_calls(handler):
+        if any((kind.__module__, kind.__qualname__) == _UNSAFE for kind in type(value).__mro__):
+            name = type(value).__name__
+            raise ConfigError(
+                f"The Lambda handler is not thread-safe: its calls share the {name} {place}, and each one empties the "
+                "failures of the others, whose records would be lost. Do: drop handler_is_thread_safe and concurrency, "
+                f"and use --processes N, where each has a copy of the module; or make a {name} in each call."
+            )
+
+
+def _shared_by_calls(handler: object) -> Iterator[tuple[str, object]]:
+    """Yield what the calls of a handler have in common, and where: globals that the handler names, or a function of its
+    package that it names, and what its decorators keep."""
+    package, left, seen = None, [handler], set[int]()
+    while left:
+        function: Any = left.pop()
+        while getattr(function, "__wrapped__", None) is not None:
+            yield from (("of its decorator", kept) for kept in _kept_by(function))
+            function = function.__wrapped__
+        function = written(function)
+        code = getattr(function, "__code__", None)
+        if code is None or id(code) in seen:
+            continue
+        seen.add(id(code))
+        yield from (("of its closure", kept) for kept in _kept_by(function))
+        package = package or function.__module__.partition(".")[0]
+        for name in _names_in(code):
+            value = function.__globals__.get(name)
+            yield name, value
+            if isinstance(value, FunctionType) and value.__module__.partition(".")[0] == package:
+                left.append(value)
+
+
+def _kept_by(function: Any) -> Iterator[object]:
+    """Yield the objects in the closure of a function, and in dicts there, the keywords of a decorator say."""
+    for cell in getattr(function, "__closure__", None) or ():
+        with suppress(ValueError):  # it is empty
+            kept = cell.cell_contents
+            yield kept
+            if isinstance(kept, dict):
+                yield from kept.values()
+
+
+def _names_in(code: CodeType) -> Iterator[str]:
+    yield from code.co_names
+    for inner in code.co_consts:
+        if isinstance(inner, CodeType):
+            yield from _names_in(inner)
+
+
+def _refuse_handler(handler: object, *, is_thread_safe: bool) -> None:
+    """Raise NotAProcessor for what cannot be called with an event and a context, or runs nothing when it is called, and
+    ConfigError for what cannot be thread-safe."""
     if not callable(handler):
         raise NotAProcessor(f"The Lambda handler is {type(handler).__name__}, not a function.").about("E23")
     name = getattr(handler, "__qualname__", type(handler).__name__)
@@ -126,6 +188,8 @@ def _refuse_handler(handler: object) -> None:
         raise NotAProcessor(
             f"The Lambda handler {name} is {kind}: a call of it runs nothing, here as in Lambda."
         ).about("E23")
+    if is_thread_safe:
+        _refuse_shared_state(handler)
     try:
         signature = inspect.signature(handler)
     except (TypeError, ValueError):
@@ -168,8 +232,11 @@ class FunctionName:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Function:
-    """The arguments of lambda_processor. is_wanted: both filters in one; None: no filter. name: None: that of the
-    application."""
+    """The arguments of lambda_processor; called, it makes a processor.
+
+    is_wanted: both filters in one; None: no filter. name: None: that of the application. context: of the thread that
+    called lambda_processor.
+    """
 
     handler: Handler
     reports_failures: bool
@@ -179,7 +246,11 @@ class _Function:
     invoke_identity_arn: str
     name: FunctionName | None
     turns: Turns | None
+    context: Context = field(default_factory=copy_context)
     runtime: Runtime = _SYSTEM
+
+    def __call__(self) -> LambdaProcessor:
+        return LambdaProcessor(self)
 
 
 class HandlerRanNothing(NeverRan):
@@ -215,7 +286,15 @@ class LambdaProcessor(RecordProcessor):
 
     def process_records(self, batch: Batch) -> None:
         """Raises what the handler raises, FailedAt as its response says, and ResponseRefused."""
-        with nullcontext() if self.turn is None else self.turn.taken(_SYSTEM):
+        if self.turn is None:
+            self.call_all(batch)
+            return
+        with self.turn.taken(_SYSTEM):
+            self.turn.call(functools.partial(self._call_here, batch), self._function.context)
+
+    def _call_here(self, batch: Batch) -> None:
+        """Call the handler in this thread. A process that it forks ends here, as in the thread of its shard."""
+        with OwnProcess().alone_leaves("process_records", self._shard_id):
             self.call_all(batch)
 
     def call_all(self, batch: Batch) -> None:

@@ -39,7 +39,7 @@ from pykcl.worker.threads import Helpers
 
 if TYPE_CHECKING:
     from pykcl.handlers.loop import HandlerLoop
-    from pykcl.worker.processor_calls import Standing
+    from pykcl.worker.turns import Standing
 
 MOST = 256
 """Most lanes of a shard."""

@@ -17,7 +17,7 @@ from pykcl.worker.processor_factory import why_it_runs_nothing
 from pykcl.worker.threads import Helpers
 
 if TYPE_CHECKING:
-    from pykcl.worker.processor_calls import Standing
+    from pykcl.worker.turns import Standing
 
 log = logging.getLogger("pykcl.handlers")
 

@@ -17,10 +17,11 @@ from pykcl.runtime import EndsThread, Runtime
 from pykcl.worker.batch_delivery import BatchDelivery
 from pykcl.worker.checkpointer import ShardCheckpointer
 from pykcl.worker.lease_scope import LeaseScope
-from pykcl.worker.processor_calls import NOBODY, Standing, blames_records, reported, span_of, to_blame
+from pykcl.worker.processor_calls import NOBODY, blames_records, reported, span_of, to_blame
 from pykcl.worker.shard_end import NOT_RETURNED
 from pykcl.worker.signals import OwnProcess
 from pykcl.worker.threads import Helpers
+from pykcl.worker.turns import Standing
 from pykcl.worker.watermark import Watermark
 
 STEP = 1.0

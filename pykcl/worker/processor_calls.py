@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import traceback
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
@@ -12,7 +11,6 @@ from enum import Enum
 from pathlib import Path
 from types import TracebackType
 from typing import TypeVar, cast
-from weakref import WeakKeyDictionary
 
 from pykcl.errors import (
     LeaseLostError,
@@ -30,10 +28,11 @@ from pykcl.model.dead_letter import DeadLetter
 from pykcl.model.record import Record
 from pykcl.planning.read_schedule import backoff
 from pykcl.processor import Batch, FailedAt, Reject, StoppedAt
-from pykcl.runtime import Coroutines, EndsThread, Event, Runtime, SystemRuntime
+from pykcl.runtime import EndsThread
 from pykcl.worker.context import Context
 from pykcl.worker.processor_factory import NeverRan, must_have_run
 from pykcl.worker.signals import OwnProcess
+from pykcl.worker.turns import Standing, StopAsked, Turn
 
 Input = TypeVar("Input")
 
@@ -41,9 +40,6 @@ log = logging.getLogger("pykcl.worker")
 
 SENDING = "dead_letters"
 """What a call of a destination is called, beside the methods of a processor."""
-
-_TURN_POLL = 0.1
-"""Seconds between two checks of the lease, and for a stop, while a call waits for its turn."""
 
 _INSTALLED = {"site-packages", "dist-packages"}
 _LIBRARY_HOMES = (Path(traceback.__file__).parent, Path(__file__).parents[1])
@@ -59,83 +55,6 @@ class CallResult(Enum):
 
 _BEFORE_A_CHECKPOINT = ("initialize", "process_records", "shard_ended")
 """Methods that have to return before the checkpoint can move on."""
-
-
-class StopAsked(Exception):
-    """The lease worker is to stop, and its call of process_records has not begun."""
-
-
-Standing = tuple[str, tuple[str, ...]]
-"""Where a call stands: the name of its thread, and its stack as in `Runtime.stack`."""
-
-
-class Turns:
-    """One call of process_records at a time in a process, among all processors with a `Turn` of it; first come, first
-    served.
-
-    A lock would not do: the thread that lets it go takes it again before one that waits for it has woken up.
-    """
-
-    def __init__(self) -> None:
-        self._lock = SystemRuntime().lock()
-        # By the process, which its place of the event loop stands for. A simulation has several, and those that have
-        # died in a call of theirs.
-        self._queues: WeakKeyDictionary[Coroutines, deque[Event]] = WeakKeyDictionary()
-
-    @contextmanager
-    def taken(self, runtime: Runtime, pause: Callable[[float], bool]) -> Iterator[None]:
-        """Wait for the turn, and have it in the block. pause: polled meanwhile; as that of ProcessorCalls.
-
-        Raises StopAsked, and LeaseLostError as `pause` does.
-        """
-        mine = runtime.event()
-        with self._lock:
-            queue = self._queues.setdefault(runtime.coroutines(), deque())
-            queue.append(mine)
-            if queue[0] is mine:
-                mine.set()
-        try:
-            while not mine.wait(_TURN_POLL):
-                if pause(0.0):
-                    raise StopAsked
-            yield
-        finally:
-            with self._lock:
-                queue.remove(mine)
-                if queue:
-                    queue[0].set()
-
-    def count(self, runtime: Runtime) -> int:
-        """Return how many have the turn, or wait for it, in the process of this runtime."""
-        with self._lock:
-            return len(self._queues.get(runtime.coroutines(), ()))
-
-
-class Turn:
-    """The turn of one processor, as its attribute `turn`: the worker takes it before each call of process_records."""
-
-    def __init__(self, turns: Turns) -> None:
-        self._turns = turns
-        self._is_taken = False
-
-    @contextmanager
-    def taken(self, runtime: Runtime, pause: Callable[[float], bool] = lambda _: False) -> Iterator[None]:
-        """Take a turn as `Turns.taken` does; at once if the same call has it already."""
-        if self._is_taken:
-            yield
-            return
-        with self._turns.taken(runtime, pause):
-            self._is_taken = True
-            try:
-                yield
-            finally:
-                self._is_taken = False
-
-
-def turn_of(processor: object) -> Turn | None:
-    """Return what calls of a processor wait for; None for nothing, and for an attribute that is something else."""
-    found = getattr(processor, "turn", None)
-    return found if isinstance(found, Turn) else None
 
 
 class ProcessorCalls:
@@ -318,7 +237,7 @@ class ProcessorCalls:
         self, method: str, call: Callable[[Input], object], argument: Input, *, only_if_held: bool
     ) -> BaseException | None:
         """Call the method and return its error. Raises LeaseLostError if the call needs a lease that is lost, and
-        StopAsked instead of a wait for its turn while the worker stops."""
+        StopAsked instead of a wait for its turn while the worker stops, or if the call was broken off."""
         with self._taken_turn(method), self._running(method):
             if only_if_held:
                 # The last step before the call, after every wait. 1) The lease is believed; 2) this thread waits for a
@@ -330,7 +249,7 @@ class ProcessorCalls:
                 with self._own_process.alone_leaves(method, self._shard):
                     returned = call(argument)
                 must_have_run(method, returned)
-            except EndsThread:
+            except (EndsThread, StopAsked):
                 raise
             except BaseException as error:  # noqa: BLE001 - user code may raise anything; it is reported
                 # For example asyncio.CancelledError, which would end this thread: its lease would not be renewed until

@@ -25,9 +25,10 @@ from pykcl.worker.lane_delivery import STEP, LaneDelivery
 from pykcl.worker.lease_scope import LeaseScope
 from pykcl.worker.measurements import PageMeasures
 from pykcl.worker.prefetch import Answer
-from pykcl.worker.processor_calls import CallResult, StopAsked, index_of, turn_of
+from pykcl.worker.processor_calls import CallResult, index_of
 from pykcl.worker.shard_end import NOT_RETURNED, children_of_a_gone_shard
 from pykcl.worker.shard_reader import Page, ShardReader
+from pykcl.worker.turns import StopAsked, turn_of
 from pykcl.worker.watermark import Watermark
 from pykcl.worker.window_delivery import WindowDelivery, windows_of
 
@@ -44,7 +45,8 @@ class RecordDelivery:
         self._held = held = scope.mine
         self._processor, self._progress = scope.initialized
         self._calls = scope.calls
-        self._calls.turn = turn_of(self._processor)
+        if (turn := turn_of(self._processor)) is not None:
+            self._calls.turn, self._calls.standing = turn, turn.standing
         self._page = PageMeasures(
             context.meter,
             held.key,

@@ -267,15 +267,23 @@ class StopSignals:
             self._wake()
 
     @contextmanager
-    def heard(self) -> Iterator[None]:
-        """Take SIGTERM and SIGINT while the block lasts; not outside of the main thread, where nobody may."""
+    def heard(self, first: Callable[[], object] = lambda: None) -> Iterator[None]:
+        """Take SIGTERM and SIGINT while the block lasts; not outside of the main thread, where nobody may.
+
+        first: called in the handler with each one, which does not count if it raises; else as `wake`.
+        """
         if not in_main_thread():
             yield
             return
-        with stop_signals_go_to(self._count):
+
+        def handle(number: int, frame: FrameType | None) -> None:
+            first()
+            self._count()
+
+        with stop_signals_go_to(handle):
             yield
 
-    def _count(self, number: int, frame: FrameType | None) -> None:
+    def _count(self) -> None:
         now = self._now()
         if self._came == 0 or now - self._counted_at >= REPEAT_SECONDS:
             self._came += 1

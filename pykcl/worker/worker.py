@@ -6,7 +6,8 @@ import gc
 import os
 import socket
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, overload
@@ -52,6 +53,7 @@ from pykcl.worker.processor_factory import checked_processor
 from pykcl.worker.signals import OwnProcess, StopSignals, end_with_the_program, live_with_the_process
 from pykcl.worker.starting import Start
 from pykcl.worker.threads import Helpers
+from pykcl.worker.turns import CallThread, is_called_by, turns_of
 from pykcl.worker.worker_status import WorkerStatusReporter, WorkerThreads
 
 if TYPE_CHECKING:
@@ -144,6 +146,7 @@ class Worker:
         self.config = config_of(application, config, options, dead_letters)
         self._dead_letters = given_destination(self.config, dead_letters)
         self._processor = checked_processor(processor)
+        self._turns = turns_of(processor)
         self._runtime = self._seams.runtime or SystemRuntime()
         self._session, self._clients, self._adapters = session, clients, self._seams.adapters
         self._listeners = given_listeners(on_event)
@@ -191,6 +194,10 @@ class Worker:
 
         A second signal, a second later or more, does not wait for calls of the processor that run.
 
+        A `lambda_processor` whose handler is not thread-safe is called in the thread that calls this. In the main
+        thread a call that runs longer than the stop waits is broken off by an exception; in another one `run` returns
+        when the call does.
+
         tune_gc: once in a process, after the start, exclude the objects that exist by then from garbage collection
         (`gc.freeze`), and collect when there are 50,000 new ones instead of 700. On Linux with glibc also let freed
         blocks of 4 MiB or more return to the system at once, unless MALLOC_MMAP_THRESHOLD_ is set.
@@ -199,12 +206,41 @@ class Worker:
         """
         # Here, too: a signal that came between `heard` and `start` would be forgotten by the latter.
         self._begin_anew(starts=False)
-        with self._signals.heard():
+        with ExitStack() as held:
+            calls = None if self._turns is None else held.enter_context(self._turns.served(self._runtime))
+            held.enter_context(
+                self._signals.heard() if calls is None else self._signals.heard(calls.on_signal)
+            )
+            join = self.join if calls is None else self._joined_beside(calls)
             self.start()
             if tune_gc:
                 tune_collector()
                 return_large_blocks()
-            self.join()
+            join()
+
+    def _joined_beside(self, calls: CallThread) -> Callable[[], object]:
+        """Begin to `join` in another thread. Return a function that makes the calls of the handler in this one, until
+        that has ended, and raises what it has raised."""
+        errors: list[BaseException] = []
+
+        def join() -> None:
+            try:
+                self.join()
+            except BaseException as error:  # noqa: BLE001 - raised below
+                errors.append(error)
+            finally:
+                calls.end(self._runtime)
+
+        task = self._runtime.spawn("pykcl-run", join)
+
+        def serve() -> None:
+            calls.serve()
+            # Also for the last signal that it sends to this thread: it must not come once nobody takes signals.
+            task.join()
+            if errors:
+                raise errors.pop()
+
+        return serve
 
     def join(self, timeout: float | None = None) -> bool:
         """Wait until something stops the worker, then do what `stop()` does, and raise its failure as `run` does.
@@ -342,7 +378,8 @@ class Worker:
                 return
             manager, parts, stopped = self._manager, self._parts, self._stopped
             begins = self._reporter.enter("draining" if manager else "stopped")
-            is_own = parts is not None and any(map(self._runtime.is_current, parts.all_tasks))
+            is_own = is_called_by(self._runtime)
+            is_own |= parts is not None and any(map(self._runtime.is_current, parts.all_tasks))
             first = parts is not None and not is_own and not self._stopping
             self._stopping |= first
         if manager is None or parts is None:

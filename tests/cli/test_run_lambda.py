@@ -4,7 +4,9 @@ import json
 import os
 import re
 import signal
+import subprocess
 import sys
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -26,6 +28,7 @@ from pykcl.processor import Batch
 
 ARN = "arn:aws:kinesis:us-east-1:000000000000:stream/orders"
 MAPPING = {"EventSourceArn": ARN, "StartingPosition": "TRIM_HORIZON", "BatchSize": 7, "Whatever": 1}
+OF_A_FUNCTION = ("AWS_LAMBDA_FUNCTION_NAME", "LAMBDA_TASK_ROOT", "_X_AMZN_TRACE_ID")
 FUNCTION = """
 import os
 from aws_lambda_powertools.utilities.batch import BatchProcessor, EventType, process_partial_response
@@ -44,6 +47,14 @@ def lambda_handler(event, context):
     print("identity", event["Records"][0]["invokeIdentityArn"], flush=True)
     return process_partial_response(event, record_handler, processor, context)
 """
+
+
+@pytest.fixture(autouse=True)
+def _environment(monkeypatch):
+    """Without the variables of a function, also afterwards."""
+    for name in OF_A_FUNCTION:
+        monkeypatch.setenv(name, "")
+        monkeypatch.delenv(name)
 
 
 @pytest.fixture
@@ -160,6 +171,22 @@ def test_checkpoint_modes_that_wait_for_the_program_are_refused(mode):
     settings = settings_for(LambdaFunction("shop:handler"), stream="orders", checkpoint_mode=mode)
     with pytest.raises(ConfigError, match=f"checkpoint_mode='{mode}'"):
         LambdaFunction("shop:handler").processor(settings, lambda target: print)
+
+
+def test_the_module_finds_the_variables_of_a_function_that_is_not_traced_when_it_is_imported(monkeypatch):
+    found = {}
+
+    def load(target):
+        found.update({name: os.environ[name] for name in OF_A_FUNCTION})
+        return print
+
+    monkeypatch.setenv("AWS_LAMBDA_FUNCTION_NAME", "shop")
+    LambdaFunction("shop:handler").processor(
+        settings_for(LambdaFunction("shop:handler"), stream="orders"), load
+    )
+    assert found["AWS_LAMBDA_FUNCTION_NAME"] == "shop"
+    assert found["LAMBDA_TASK_ROOT"] == os.getcwd()
+    assert found["_X_AMZN_TRACE_ID"].endswith(";Sampled=0")
 
 
 def test_a_window_is_that_of_the_mapping_or_the_one_that_is_given(tmp_path):
@@ -297,6 +324,91 @@ def test_a5_4_a_handler_that_prints_changes_its_event_forks_and_returns_ten_mega
     assert service.process.wait(300) == 0
     lines = service.output.read_text().splitlines()
     assert lines == ["got 1 remaining True", "child is gone"] * 2
+
+
+KEEPS_ITS_THREAD = """
+import asyncio, contextvars, decimal, json, signal, sqlite3, threading
+from aws_lambda_powertools.utilities.batch import AsyncBatchProcessor, EventType, async_process_partial_response
+
+decimal.getcontext().prec = 50
+decimal.getcontext().rounding = decimal.ROUND_HALF_UP
+tenant = contextvars.ContextVar("tenant", default="nobody")
+tenant.set("alice")
+database = sqlite3.connect(":memory:")
+loop = asyncio.new_event_loop()
+asyncio.set_event_loop(loop)
+processor = AsyncBatchProcessor(event_type=EventType.KinesisDataStreams)
+loops = set()
+
+async def record_handler(record):
+    loops.add(asyncio.get_running_loop())
+
+def lambda_handler(event, context):
+    signal.alarm(600)
+    async_process_partial_response(event, record_handler, processor, context)
+    print(json.dumps([
+        str(decimal.Decimal(2).sqrt()), str(decimal.Decimal("2.5").quantize(1)), tenant.get(),
+        database.execute("select 1").fetchone(), asyncio.get_event_loop() is loop, len(loops),
+        threading.current_thread() is threading.main_thread(), signal.alarm(0) > 0,
+    ]), flush=True)
+"""
+AS_LAMBDA_DOES = """
+import program
+event = {"eventID": "shardId-000000000000:1", "kinesis": {"data": "MQ==", "sequenceNumber": "1"}}
+program.lambda_handler({"Records": [event]}, None)
+"""
+
+
+@pytest.mark.parametrize("processes", [[], ["--processes", "2"]], ids=["one process", "two processes"])
+def test_calls_for_three_shards_find_the_thread_of_the_module_as_in_lambda(start, aws, tmp_path, processes):
+    aws.kinesis.create_stream("carts", 3)
+    for number in range(60):
+        aws.kinesis.put_record("carts", b"1", str(number))
+    service = start(
+        "--stream", "carts", "--start", "TRIM_HORIZON", "--option", "batch_size=2", *processes,
+        program=KEEPS_ITS_THREAD,
+    )  # fmt: skip
+    service.until(lambda: len(service.output.read_text().splitlines()) >= 30, "every batch")
+    service.process.send_signal(signal.SIGTERM)
+    assert service.process.wait(300) == 0
+    in_lambda = subprocess.run(
+        [sys.executable, "-c", AS_LAMBDA_DOES],
+        cwd=tmp_path,
+        env={**os.environ, "LAMBDA_TASK_ROOT": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    assert json.loads(in_lambda)[1:] == ["3", "alice", [1], True, 1, True, True]
+    assert set(service.output.read_text().splitlines()) == {in_lambda.strip()}
+
+
+HANGS = """
+import threading
+
+def lambda_handler(event, context):
+    print("hangs", flush=True)
+    try:
+        threading.Event().wait()
+    except BaseException as error:
+        print(type(error).__name__, flush=True)
+        raise
+"""
+
+
+def test_a_call_that_hangs_in_the_main_thread_is_broken_off_by_a_second_signal(start, aws):
+    aws.kinesis.put_record("orders", b"one", "alice")
+    service = start("--start", "TRIM_HORIZON", program=HANGS)
+    service.until(lambda: "hangs" in service.output.read_text(), "the call")
+    service.process.send_signal(signal.SIGTERM)
+    service.until(lambda: "worker stops" in service.text, "the stop")
+    while service.process.poll() is None:  # a second one counts after a second
+        service.process.send_signal(signal.SIGTERM)
+        with suppress(subprocess.TimeoutExpired):
+            service.process.wait(1.5)
+    assert service.process.returncode == 70
+    assert service.output.read_text().splitlines() == ["hangs", "CallBrokenOff"]
+    assert "a second signal came" in service.text
 
 
 def test_a5_6_a_module_that_fails_to_import_ends_before_any_lease_is_taken(start, aws):

@@ -43,8 +43,8 @@ OUTCOMES = {
     "StartingPositionTimestamp": "initial_position='2026-11-20T09:00:00+01:00'",
     "BatchSize": "batch_size=500",
     "MaximumBatchingWindowInSeconds": "batch_window=5.0",
-    "ParallelizationFactor": "not used: one call at a time for each shard; see --handler-is-thread-safe --concurrency "
-    "2",
+    "ParallelizationFactor": "not used: use --processes 2, where each has a copy of the module, as in Lambda; one process "
+    "makes one call at a time. Only if calls share nothing that they change: --handler-is-thread-safe --concurrency 2",
     "EventSourceArn": f"stream={ARN!r}",
     "FilterCriteria": "1 pattern",
     "KMSKeyArn": "not used: the patterns of this file are read as they are",

@@ -1,5 +1,6 @@
 """A Lambda handler under the unmodified worker: attempts, dead letters, filtered pages, and one call at a time."""
 
+import contextvars
 import sys
 import threading
 import time
@@ -7,12 +8,12 @@ import time
 import pytest
 from powertools_functions import seen, with_batch_processor
 
-from pykcl import RecordProcessor, lambda_processor
-from pykcl.errors import LeaseLostError
+from pykcl import RecordProcessor, Worker, lambda_processor
+from pykcl.errors import LeaseLostError, StopTimedOut
 from pykcl.events import LeaseLost, ProcessorRaised, ProcessorSlow
 from pykcl.runtime import SystemRuntime
 from pykcl.testing import records, run_processor
-from pykcl.worker.processor_calls import StopAsked, Turns
+from pykcl.worker.turns import StopAsked, Turns
 
 SYSTEM = SystemRuntime()
 
@@ -258,6 +259,106 @@ def test_a5_4_a_worker_that_stops_begins_no_call_that_waits_for_its_turn(new_fle
     fleet.workers["w1"].stop()
     assert len(calls) == 1
     assert list(fleet.owners().values()) == [None] * 4
+
+
+# -- one thread ------------------------------------------------------------------------------------------------
+
+TENANT = contextvars.ContextVar("tenant", default="nobody")
+
+
+class InTheThread:
+    """A handler that notes its threads, and what it finds there; it stops the worker once it has had 20 records."""
+
+    def __init__(self):
+        self.records, self.threads, self.found, self.worker = 0, set(), set(), None
+
+    def __call__(self, event, context):
+        self.records += len(event["Records"])
+        self.threads.add(threading.current_thread())
+        self.found.add(TENANT.get())
+        if self.records >= 20 and self.worker is not None:
+            self.worker.stop()
+
+
+def worker_of(kinesis, handler, **options):
+    kinesis.create_stream("orders", 3)
+    kinesis.put("orders", *({"id": number} for number in range(20)))
+    processor = lambda_processor(handler)
+    return Worker(
+        "orders-app", stream="orders", processor=processor, initial_position="TRIM_HORIZON", **options
+    )
+
+
+def test_run_calls_the_handler_in_its_own_thread_where_it_may_stop_the_worker(kinesis):
+    handler = InTheThread()
+    handler.worker = worker_of(kinesis, handler, max_records=2)
+    handler.worker.run(tune_gc=False)
+    assert handler.threads == {threading.current_thread()}
+
+
+def test_start_calls_it_in_one_thread_for_all_its_life_with_the_context_of_its_making(kinesis, worker):
+    handler = InTheThread()
+    token = TENANT.set("alice")
+    processor = lambda_processor(handler)
+    TENANT.reset(token)
+    kinesis.create_stream("orders", 3)
+    for _ in range(2):
+        kinesis.put("orders", *({"id": number} for number in range(20)))
+        running = worker(processor, "orders", max_records=2)
+        running.wait_delivered()
+        running.stop()
+    assert len(handler.threads) == 1
+    assert threading.current_thread() not in handler.threads
+    assert handler.found == {"alice"}
+
+
+def test_a_stop_that_waits_no_longer_breaks_off_the_call_in_the_main_thread(kinesis):
+    left = []
+
+    def handler(event, context):
+        worker.stop()
+        try:
+            threading.Event().wait()
+        finally:
+            left.append(threading.current_thread())
+
+    worker = worker_of(kinesis, handler, shutdown_grace=0.2)
+    with pytest.raises(StopTimedOut):
+        worker.run(tune_gc=False)
+    assert left == [threading.main_thread()]
+
+
+def test_two_workers_of_a_simulation_call_one_handler_at_the_same_time(new_fleet):
+    fleet, calls = new_fleet(shards=2), []
+
+    def handler(event, context):
+        calls.append(event)
+        fleet.simulation.sleep(30)
+        assert len(calls) >= 2
+
+    processor = lambda_processor(handler)
+    for name in ("w1", "w2"):
+        fleet.start(name, processor=processor)
+    fleet.wait(lambda: {"w1", "w2"} == set(fleet.owners().values()), 300, "a lease for each")
+    fleet.put(20)
+    fleet.wait(lambda: len(calls) >= 2, 300, "two calls")
+    fleet.simulation.sleep(60)
+    assert fleet.happened(ProcessorRaised) == []
+
+
+def test_a_call_of_ten_failover_times_costs_no_lease_and_its_report_names_the_thread(new_fleet):
+    fleet, calls = new_fleet(shards=3), []
+
+    def handler(event, context):
+        calls.append(event)
+        fleet.simulation.sleep(10 * fleet.workers["w1"].config.failover_time)
+
+    fleet.start("w1", processor=lambda_processor(handler), processor_warn_after=20.0)
+    fleet.put(30)
+    fleet.wait(lambda: len(calls) == 3, 600, "a call for each shard")
+    assert fleet.happened(LeaseLost) == []
+    assert {event.thread for event in fleet.happened(ProcessorSlow)} == {"pykcl-calls"}
+    assert any(line.endswith(" in handler") for line in fleet.happened(ProcessorSlow)[0].stack)
 
 
 # -- turns -----------------------------------------------------------------------------------------------------

@@ -335,6 +335,11 @@ class Simulation:
     def is_current(self, task: Task) -> bool:
         return task is self._current
 
+    @property
+    def running_thread(self) -> threading.Thread | None:
+        """The thread that runs now; None for the first one."""
+        return self._current.thread
+
     def runs_this_thread(self) -> bool:
         """Return whether the calling thread is the one of the simulation that runs now; False in its first one."""
         return self._current.thread is threading.current_thread()

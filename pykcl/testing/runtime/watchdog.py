@@ -158,13 +158,17 @@ class Watchdog:
         overdue = {
             ident: call.name for ident, call in self._calls.copy().items() if call.took(now) > HANG_SECONDS
         }
+        # Calls of a handler that is not thread-safe wait for one simulated thread that makes them all.
+        callee = Simulation.running[-1].running_thread if overdue and Simulation.running else None
         for thread in threading.enumerate() if overdue else ():
             stack = stack_of(thread)
-            if thread.ident not in overdue or not stack or stack[-1].endswith(" in _pass_on"):
+            is_one = thread.ident in overdue or thread is callee
+            if not is_one or not stack or stack[-1].endswith(" in _pass_on"):
                 continue
             outside = [line for line in stack if not line.startswith(_WAITERS)]
-            return thread.ident, (
-                f"{overdue[thread.ident]} has not returned for {HANG_SECONDS:g} s of real time. It stands at "
+            name = overdue.get(thread.ident or 0) or next(iter(overdue.values()))
+            return thread.ident or 0, (
+                f"{name} has not returned for {HANG_SECONDS:g} s of real time. It stands at "
                 f"{(outside or stack)[-1]}. {_DO}"
             )
         return None

@@ -176,6 +176,35 @@ def test_a_worker_whose_token_file_is_missing_does_not_start_and_says_that_it_is
     assert refused.value.__context__ is None
 
 
+PATCHES = """
+class SegmentNotFoundException(Exception):
+    pass
+
+def patched(client, operation, parameters):
+    raise SegmentNotFoundException("cannot find the current segment of " + str(parameters))
+"""
+
+
+@pytest.mark.parametrize(
+    ("package", "do"),
+    [("aws_xray_sdk", "AWS_XRAY_CONTEXT_MISSING=LOG_ERROR"), ("ddtrace", "DD_TRACE_BOTOCORE_ENABLED=false")],
+)
+def test_what_has_patched_botocore_is_named_where_it_raises_and_no_credentials_are_blamed(
+    no_aws, monkeypatch, package, do
+):
+    module = {"__name__": f"{package}.core"}
+    exec(PATCHES, module)
+    monkeypatch.setattr("botocore.client.BaseClient._make_api_call", module["patched"])
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "a")
+    worker = Worker("app", stream="orders", processor=Processor, region="us-east-1")
+    with pytest.raises(SetupError, match=f"{package}, which has patched botocore.* Do: {do}") as refused:
+        worker.start()
+    assert "raised SegmentNotFoundException" in str(refused.value)
+    assert refused.value.code is None
+    assert refused.value.__context__ is None
+
+
 class Provider(Credentials):
     """Credentials that are good, until `error` is raised instead."""
 
