@@ -12,8 +12,8 @@ REACHED = {
 }
 """What each measure may come to; a change that lowers one lowers it here."""
 SIZES = {
-    "files of pykcl/": 290,
-    "lines of pykcl/": 73_600,
+    "files of pykcl/": 292,
+    "lines of pykcl/": 74_300,
     "lines of the core": 30_500,
     "lines of tests/": 116_000,
 }
