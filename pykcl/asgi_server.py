@@ -16,6 +16,26 @@ from hypercorn.app_wrappers import ASGIWrapper
 from hypercorn.asyncio.tcp_server import TCPServer
 from hypercorn.asyncio.worker_context import WorkerContext
 from hypercorn.config import Config
+from hypercorn.protocol import h2
+
+
+class _StreamBuffer(h2.StreamBuffer):
+    """Data that is still to be sent on one stream of HTTP/2. Whoever adds to it waits while it is full.
+
+    hypercorn's own lets them go on as soon as the client's window is closed, so an answer without an end would pile up.
+    """
+
+    async def pop(self, max_length: int) -> bytes:
+        data = bytes(self.buffer[:max_length])
+        del self.buffer[:max_length]
+        if len(self.buffer) < h2.BUFFER_LOW_WATER:
+            await self._paused.set()
+        if not self.buffer:
+            await self._is_empty.set()
+        return data
+
+
+h2.StreamBuffer = _StreamBuffer  # type: ignore[misc]
 
 
 class _Connection(TCPServer):

@@ -12,8 +12,8 @@ REACHED = {
 }
 """What each measure may come to; a change that lowers one lowers it here."""
 SIZES = {
-    "files of pykcl/": 290,
-    "lines of pykcl/": 74_900,
+    "files of pykcl/": 294,
+    "lines of pykcl/": 75_600,
     "lines of the core": 31_000,
     "lines of tests/": 116_000,
 }

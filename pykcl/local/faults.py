@@ -23,6 +23,8 @@ from random import Random
 from typing import Any
 
 from pykcl.local.errors import AwsError
+from pykcl.local.kinesis_api import SUBSCRIBE
+from pykcl.local.pushing import PUSH_FAULTS
 from pykcl.local.request_log import members_of
 from pykcl.local.wire import read_json
 
@@ -39,6 +41,7 @@ KINDS = {
     "lost-answer": "done, and never answered: the client waits until it gives up",
     "slow": "done, and answered after `seconds`",
     "late": "done only after `seconds`, when the client may have given up",
+    **PUSH_FAULTS,
 }
 """Kinds of faults. A reset of an HTTP/2 connection hits all requests that are under way on it."""
 WITH_SECONDS = frozenset({"slow", "late"})
@@ -83,6 +86,11 @@ class FaultRule:
                 f"kind {self.kind!r} with seconds={self.seconds:g} means nothing: seconds go with "
                 f"{' and '.join(sorted(WITH_SECONDS))}, and only there. Give seconds above 0 there, none elsewhere."
             )
+        if self.kind in PUSH_FAULTS and not self.fits("kinesis", SUBSCRIBE):
+            raise FaultRefused(
+                f"kind {self.kind!r} matches no {self.operation} of {self.service}: only {SUBSCRIBE} of kinesis has "
+                "events. Leave service and operation out, or name these."
+            )
         if self.times is not None and (type(self.times) is not int or self.times < 1):
             raise FaultRefused(
                 f"times={_shown(self.times)} is not a number of faults. Give a whole number from 1, or none for "
@@ -90,6 +98,9 @@ class FaultRule:
             )
 
     def fits(self, service: str, operation: str) -> bool:
+        """Return whether it is about such requests."""
+        if self.kind in PUSH_FAULTS and operation != SUBSCRIBE:
+            return False
         return self.service in (ANY, service) and self.operation in (ANY, operation)
 
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from pykcl.local.consumers import Consumer, Subscription
 from pykcl.local.errors import AwsError, in_use, invalid, invalid_argument
 from pykcl.local.iterators import ListingPosition, read_next_token, write_next_token
 from pykcl.local.stream import (
@@ -83,10 +84,14 @@ Kind = Text | Number | Blob | type[dict[str, Any]] | type[list[Any]] | type[bool
 _NAME = Text(1, 128, r"[a-zA-Z0-9_.-]+")
 _NUMBER = Text(1, 129, r"0|([1-9]\d{0,128})")
 _HASH_KEY = Text(1, 39, r"0|([1-9]\d{0,38})")
+_STREAM_ARN = r"arn:aws.*:kinesis:.*:\d{12}:stream/\S+"
 _KINDS: dict[str, Kind] = {
     "AdjacentShardToMerge": _NAME,
+    "ConsumerARN": Text(1, 2048, rf"{_STREAM_ARN}/consumer/[a-zA-Z0-9_.-]+:[0-9]+"),
+    "ConsumerName": _NAME,
     "Data": Blob(10_485_760),
     "DryRun": bool,
+    "EnforceConsumerDeletion": bool,
     "ExclusiveStartShardId": _NAME,
     "ExclusiveStartStreamName": _NAME,
     "ExplicitHashKey": _HASH_KEY,
@@ -108,8 +113,10 @@ _KINDS: dict[str, Kind] = {
     "ShardIteratorType": Text(words=ITERATOR_TYPES),
     "ShardToMerge": _NAME,
     "ShardToSplit": _NAME,
+    "StartingPosition": dict,
     "StartingSequenceNumber": _NUMBER,
-    "StreamARN": Text(1, 2048, r"arn:aws.*:kinesis:.*:\d{12}:stream/\S+"),
+    "StreamARN": Text(1, 2048, _STREAM_ARN),
+    "StreamCreationTimestamp": Instant,
     "StreamModeDetails": dict,
     "StreamName": _NAME,
     "TagKeys": list,
@@ -117,6 +124,11 @@ _KINDS: dict[str, Kind] = {
     "TargetShardCount": Number(1),
     "Timestamp": Instant,
     "Type": Text(words=FILTER_TYPES),
+}
+_POSITION_KINDS: dict[str, Kind] = {
+    "SequenceNumber": _NUMBER,
+    "Timestamp": Instant,
+    "Type": Text(words=ITERATOR_TYPES),
 }
 
 _REQUIRED: dict[str, tuple[str, ...]] = {
@@ -126,11 +138,14 @@ _REQUIRED: dict[str, tuple[str, ...]] = {
     "GetRecords": ("ShardIterator",),
     "GetShardIterator": ("ShardId", "ShardIteratorType"),
     "IncreaseStreamRetentionPeriod": ("RetentionPeriodHours",),
+    "ListStreamConsumers": ("StreamARN",),
     "MergeShards": ("ShardToMerge", "AdjacentShardToMerge"),
     "PutRecord": ("Data", "PartitionKey"),
     "PutRecords": ("Records",),
+    "RegisterStreamConsumer": ("StreamARN", "ConsumerName"),
     "RemoveTagsFromStream": ("TagKeys",),
     "SplitShard": ("ShardToSplit", "NewStartingHashKey"),
+    "SubscribeToShard": ("ConsumerARN", "ShardId", "StartingPosition"),
     "UpdateMaxRecordSize": ("MaxRecordSizeInKiB",),
     "UpdateShardCount": ("TargetShardCount", "ScalingType"),
     "UpdateStreamRecordDistributionStrategy": ("StreamARN", "RecordDistributionStrategy"),
@@ -149,6 +164,8 @@ def check(operation: str, params: dict[str, Any]) -> None:
         _check_batch(params["Records"])
     if params.get("ShardFilter"):
         _check_members(params["ShardFilter"], ("Type",), "shardFilter.")
+    if params.get("StartingPosition") is not None:
+        _check_members(params["StartingPosition"], ("Type",), "startingPosition.", _POSITION_KINDS)
 
 
 def _check_batch(records: list[Any]) -> None:
@@ -165,12 +182,14 @@ def _check_batch(records: list[Any]) -> None:
         raise AwsError("InvalidArgumentException", "Records size exceeds 10 MB limit")
 
 
-def _check_members(params: dict[str, Any], required: tuple[str, ...], path: str) -> None:
+def _check_members(
+    params: dict[str, Any], required: tuple[str, ...], path: str, kinds: Mapping[str, Kind] = _KINDS
+) -> None:
     for name in required:
         if params.get(name) is None:
             raise _invalid_member(path + _lower(name), "Member must not be null", "null")
     for name, value in params.items():
-        kind = _KINDS.get(name)
+        kind = kinds.get(name)
         if kind is not None and value is not None:
             _check_member(name, value, kind, path)
 
@@ -209,6 +228,8 @@ def _invalid_member(path: str, problem: str, shown: str = "") -> AwsError:
 
 
 TARGET_PREFIX = "Kinesis_20131202."
+SUBSCRIBE = "SubscribeToShard"
+"""The operation whose answer is a stream of events: see `pushing`."""
 
 Response = dict[str, Any]
 
@@ -246,17 +267,21 @@ class KinesisApi:
             "DecreaseStreamRetentionPeriod": self._decrease_retention,
             "DeleteStream": self._delete_stream,
             "DescribeLimits": self._describe_limits,
+            "DeregisterStreamConsumer": self._deregister_consumer,
             "DescribeStream": self._describe_stream,
+            "DescribeStreamConsumer": self._describe_consumer,
             "DescribeStreamSummary": self._describe_summary,
             "GetRecords": self._get_records,
             "GetShardIterator": self._get_shard_iterator,
             "IncreaseStreamRetentionPeriod": self._increase_retention,
             "ListShards": self._list_shards,
+            "ListStreamConsumers": self._list_consumers,
             "ListStreams": self._list_streams,
             "ListTagsForStream": self._list_tags,
             "MergeShards": self._merge,
             "PutRecord": self._put_record,
             "PutRecords": self._put_records,
+            "RegisterStreamConsumer": self._register_consumer,
             "RemoveTagsFromStream": self._remove_tags,
             "SplitShard": self._split,
             "UpdateMaxRecordSize": self._update_max_record_size,
@@ -278,6 +303,39 @@ class KinesisApi:
             raise AwsError("DryRunOperationException", "The request would have succeeded without DryRun.")
         return method(params)
 
+    def subscribe(self, params: Params) -> Subscription:
+        """Call SubscribeToShard. Raises AwsError."""
+        check(SUBSCRIBE, params)
+        start = params["StartingPosition"]
+        at = start.get("Timestamp")
+        return self._kinesis.subscribe(
+            params["ConsumerARN"],
+            params["ShardId"],
+            start["Type"],
+            sequence_number=start.get("SequenceNumber"),
+            at_millis=None if at is None else at.millis,
+        )
+
+    def next_event(self, subscription: Subscription) -> Response | None:
+        """Return the members of the event that is due; None: none is. Raises AwsError, the last message."""
+        event = self._kinesis.next_event(subscription)
+        if event is None:
+            return None
+        response: Response = {"Records": event.records, "MillisBehindLatest": event.millis_behind_latest}
+        if event.continuation is not None:
+            response["ContinuationSequenceNumber"] = event.continuation
+        else:
+            response["ChildShards"] = [_child(shard) for shard in event.children]
+        return response
+
+    def seconds_until_due(self, subscription: Subscription) -> float:
+        """Return the seconds until another event may be due, unless the subscription's `on_change` is called before."""
+        return (subscription.due_at - self._now()) / 1000
+
+    def end(self, subscription: Subscription) -> None:
+        """End a subscription whose client is gone."""
+        self._kinesis.end(subscription)
+
     def _create_stream(self, params: Params) -> Response:
         mode = params.get("StreamModeDetails", {}).get("StreamMode", "PROVISIONED")
         count = params.get("ShardCount")
@@ -296,7 +354,9 @@ class KinesisApi:
         return {}
 
     def _delete_stream(self, params: Params) -> Response:
-        self._kinesis.delete_stream(_stream(params))
+        self._kinesis.delete_stream(
+            _stream(params), with_consumers=bool(params.get("EnforceConsumerDeletion"))
+        )
         return {}
 
     def _describe_stream(self, params: Params) -> Response:
@@ -317,7 +377,7 @@ class KinesisApi:
         summary = {
             **_summary(view),
             "OpenShardCount": view.open_shards,
-            "ConsumerCount": 0,
+            "ConsumerCount": len(self._kinesis.list_consumers(_stream(params), operation=None)),
             "MaxRecordSizeInKiB": view.max_record_kib,
         }
         return {"StreamDescriptionSummary": summary}
@@ -484,6 +544,30 @@ class KinesisApi:
         self._kinesis.set_tags(_stream(params), {}, remove=params["TagKeys"])
         return {}
 
+    def _register_consumer(self, params: Params) -> Response:
+        consumer = self._kinesis.register_consumer(params["StreamARN"], params["ConsumerName"])
+        return {"Consumer": {**_consumer(consumer), "ConsumerStatus": "CREATING"}}
+
+    def _deregister_consumer(self, params: Params) -> Response:
+        self._kinesis.deregister_consumer(**_named_consumer(params))
+        return {}
+
+    def _describe_consumer(self, params: Params) -> Response:
+        consumer, view = self._kinesis.describe_consumer(**_named_consumer(params))
+        return {"ConsumerDescription": {**_consumer(consumer), "StreamARN": view.arn}}
+
+    def _list_consumers(self, params: Params) -> Response:
+        after = ""
+        if "NextToken" in params:
+            after = read_next_token(params["NextToken"], self._now()).after
+        found = [one for one in self._kinesis.list_consumers(params["StreamARN"]) if one.name > after]
+        limit = min(params.get("MaxResults", 100), 100)
+        response: Response = {"Consumers": [_consumer(one) for one in found[:limit]]}
+        if len(found) > limit:
+            onward = ListingPosition(params["StreamARN"], "", found[limit - 1].name, None, None, self._now())
+            response["NextToken"] = write_next_token(onward)
+        return response
+
     def _list_tags(self, params: Params) -> Response:
         tags = sorted(self._kinesis.tags(_stream(params)).items())
         return {"Tags": [{"Key": key, "Value": value} for key, value in tags], "HasMoreTags": False}
@@ -495,6 +579,27 @@ def _stream(params: Params) -> str:
     if not given:
         raise invalid_argument("Either StreamName or StreamARN should be provided.")
     return str(given)
+
+
+def _named_consumer(params: Params) -> dict[str, Any]:
+    """Return the arguments that name a consumer: by its ARN, or by its name and the ARN of its stream."""
+    arn, name, stream = (params.get(member) for member in ("ConsumerARN", "ConsumerName", "StreamARN"))
+    if arn:
+        if name or (stream and not arn.startswith(f"{stream}/")):
+            raise invalid_argument("ConsumerARN cannot be given together with StreamARN and ConsumerName.")
+        return {"stream": arn.partition("/consumer/")[0], "arn": arn}
+    if not name or not stream:
+        raise invalid_argument("Either ConsumerARN, or both StreamARN and ConsumerName, must be given.")
+    return {"stream": stream, "name": name}
+
+
+def _consumer(consumer: Consumer) -> Response:
+    return {
+        "ConsumerName": consumer.name,
+        "ConsumerARN": consumer.arn,
+        "ConsumerStatus": consumer.status,
+        "ConsumerCreationTimestamp": Instant(consumer.created_at),
+    }
 
 
 def _entry(params: Params) -> Entry:

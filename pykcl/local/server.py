@@ -16,6 +16,7 @@ import uuid
 import zlib
 from collections.abc import Awaitable, Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from email.utils import formatdate
 from functools import partial
 from pathlib import Path
@@ -26,9 +27,11 @@ from pykcl.host_names import allowed_names, is_own
 from pykcl.local import destinations, kinesis_api, services
 from pykcl.local.errors import AwsError
 from pykcl.local.faults import CONTROL_PATH, NOT_DONE, Connections, FaultRule, Faults, refusal
+from pykcl.local.pushing import CONTENT_TYPE as EVENTS_TYPE
+from pykcl.local.pushing import PUSH_FAULTS, Cut, EventStream
 from pykcl.local.request_log import LoggedRequest, RequestLog, known
 from pykcl.local.services import CLOUDWATCH_PREFIX, DYNAMODB_PREFIX, MotoServices, ServiceResponse
-from pykcl.local.stream import LocalKinesis, ReadSpan
+from pykcl.local.stream import SUBSCRIPTION_SECONDS, LocalKinesis, ReadSpan
 from pykcl.local.wire import MAX_VALUES, not_serialized, read_json
 from pykcl.local.wire_cbor import format_of
 
@@ -66,11 +69,11 @@ class LocalAws:
 
     port: 0 takes a free one. host: the address to listen on. allow_hosts: names or addresses that a request's Host
     header may have besides localhost and the address it came in on. limits: enforce the per-shard rates of Kinesis.
-    state_seconds: how long streams stay CREATING, UPDATING, DELETING. read_span, listing_lag: as `LocalKinesis` has
-    them. request_log: a file that gets every request as a JSON line. now_millis: the clock of Kinesis and of the Date
-    headers, epoch milliseconds. fault: called with (service, operation, parameters) before each request, in a thread
-    of its own; it may wait, raise AwsError to respond with that error, or return "lose-answer" to have the request
-    done and respond with a 500.
+    state_seconds: how long streams stay CREATING, UPDATING, DELETING. read_span, listing_lag, subscription_seconds: as
+    `LocalKinesis` has them. request_log: a file that gets every request as a JSON line. now_millis: the clock of
+    Kinesis and of the Date headers, epoch milliseconds. fault: called with (service, operation, parameters) before each
+    request, in a thread of its own; it may wait, raise AwsError to respond with that error, or return "lose-answer" to
+    have the request done and respond with a 500.
     """
 
     def __init__(
@@ -83,6 +86,7 @@ class LocalAws:
         state_seconds: float = 0.0,
         read_span: ReadSpan | None = None,
         listing_lag: float = 0.5,
+        subscription_seconds: float = SUBSCRIPTION_SECONDS,
         request_log: Path | None = None,
         now_millis: Callable[[], int] | None = None,
         fault: FaultHook | None = None,
@@ -94,6 +98,7 @@ class LocalAws:
             state_seconds=state_seconds,
             read_span=read_span,
             listing_lag=listing_lag,
+            subscription_seconds=subscription_seconds,
             seed=time.time_ns(),
         )
         self._wanted = (host, port)
@@ -292,20 +297,38 @@ class AwsApp:
             return
         service, operation = _target(scope, headers, body)
         rule = self.faults.choose(service, operation) if service else None
-        if rule is None:
+        if rule is None and operation != kinesis_api.SUBSCRIBE:
             response = await self._respond(service, operation, scope, headers, body)
             await _send_response(send, response, self._now())
             return
         with self.connections.held(scope.get("client")):
-            faulty = await self._serve_with_fault(rule, service, operation, scope, headers, body)
-            if faulty is not None:
-                await _send_response(send, faulty, self._now())
-                return
-            # No response: the client gets a reset, or times out. Returning would send a 500.
-            if rule.kind != "lost-answer":
-                self.connections.reset(scope.get("client"))
-            while (await receive())["type"] != "http.disconnect":
-                pass
+            held: ServiceResponse | None
+            if rule is None:
+                held = await self._respond(service, operation, scope, headers, body)
+            else:
+                held = await self._serve_with_fault(rule, service, operation, scope, headers, body)
+            if held is None or not await self._push(held, receive, send):
+                # No response, or a part of one: the client gets a reset, or times out. Returning would send a 500.
+                if rule is not None and rule.kind != "lost-answer":
+                    self.connections.reset(scope.get("client"))
+                await _until_gone(receive)
+
+    async def _push(self, response: ServiceResponse, receive: Receive, send: Send) -> bool:
+        """Send a response, with its events until they end. False: the connection is to be reset."""
+
+        async def send_part(part: bytes) -> None:
+            await send({"type": "http.response.body", "body": part, "more_body": True})
+
+        if response.events is None:
+            await _send_response(send, response, self._now())
+            return True
+        await send(_head(response, self._now()))
+        try:
+            await response.events.send(send_part, partial(_until_gone, receive))
+        except Cut:
+            return False
+        await send({"type": "http.response.body", "body": b""})
+        return True
 
     def _refused_client(self, scope: Scope, headers: dict[str, str]) -> AwsError | None:
         """Return the error for a request that a browser sends for a web page: there are no signatures to check."""
@@ -363,6 +386,8 @@ class AwsApp:
             await asyncio.sleep(rule.seconds)
         if rule.kind in ("reset-after", "lost-answer"):
             return None
+        if rule.kind in PUSH_FAULTS and response.events is not None:
+            return replace(response, events=replace(response.events, fault=rule.kind))
         return (
             _error_response(service, refusal(rule, service, operation), headers)
             if rule.kind == "error-after"
@@ -376,7 +401,10 @@ class AwsApp:
         try:
             params = _parameters(service, headers, body)
             lose = await self._loses_response(service, operation, params)
-            if service == "kinesis":
+            if service == "kinesis" and operation == kinesis_api.SUBSCRIBE:
+                events = EventStream(self._kinesis.subscribe(params), self._kinesis, format_of(headers))
+                response = ServiceResponse(200, {"content-type": EVENTS_TYPE}, b"", events=events)
+            elif service == "kinesis":
                 wire = format_of(headers)
                 content = wire.encode(self._kinesis.call(operation, params))
                 response = ServiceResponse(200, {"content-type": wire.content_type}, content)
@@ -557,13 +585,24 @@ async def _read_body(receive: Receive) -> bytes | None:
     return b"".join(parts)
 
 
+async def _until_gone(receive: Receive) -> None:
+    """Wait until the client has disconnected."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
 async def _send_response(send: Send, response: ServiceResponse, now_millis: int) -> None:
+    await send(_head(response, now_millis))
+    await send({"type": "http.response.body", "body": response.body})
+
+
+def _head(response: ServiceResponse, now_millis: int) -> dict[str, Any]:
     headers = {
         "x-amzn-requestid": str(uuid.uuid4()),
         "date": formatdate(now_millis / 1000, usegmt=True),
         **response.headers,
-        "content-length": str(len(response.body)),
     }
+    if response.events is None:
+        headers["content-length"] = str(len(response.body))
     pairs = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()]
-    await send({"type": "http.response.start", "status": response.status, "headers": pairs})
-    await send({"type": "http.response.body", "body": response.body})
+    return {"type": "http.response.start", "status": response.status, "headers": pairs}

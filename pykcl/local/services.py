@@ -23,6 +23,7 @@ import cbor2
 
 from pykcl.local import destinations, wire_cbor
 from pykcl.local.errors import ACCOUNT, REGION, AwsError
+from pykcl.local.pushing import EventStream
 from pykcl.local.wire import Params, not_serialized
 
 DYNAMODB_PREFIX = "DynamoDB_20120810."
@@ -37,12 +38,13 @@ _accounts = itertools.count()
 
 @dataclass(frozen=True, slots=True)
 class ServiceResponse:
-    """Response of a service. error_code: None for success."""
+    """Response of a service. error_code: None for success. events: those that follow, instead of a body."""
 
     status: int
     headers: dict[str, str]
     body: bytes
     error_code: str | None = None
+    events: EventStream | None = None
 
 
 class MotoServices:

@@ -149,6 +149,8 @@ def shard_index_in(sequence_number: str) -> int | None:
 class LocalShard:
     """One shard: the closed hash range `first_key`..`last_key`, its records, its place in the lineage.
 
+    listeners: called for each new record, and at its end.
+
     Every record's arrival time is >= created_at and < closed_at (epoch milliseconds): the shard filters
     AT_TIMESTAMP and AT_TRIM_HORIZON would otherwise miss records put in the millisecond of a reshard.
     """
@@ -176,6 +178,7 @@ class LocalShard:
         self.records: list[StoredRecord] = []
         self.latest_arrival = created_at
         self.limits = limits
+        self.listeners: list[Callable[[], None]] = []
 
     @property
     def is_open(self) -> bool:
@@ -185,13 +188,19 @@ class LocalShard:
         self.latest_arrival = max(self.latest_arrival, now_millis)
         record = StoredRecord(data, partition_key, sequence_number, self.latest_arrival)
         self.records.append(record)
+        self._notify()
         return record
 
     def close(self, ending_sequence_number: str, now_millis: int) -> int:
         """End the shard; return the time of it, which is later than every arrival."""
         self.closed_at = max(now_millis, self.latest_arrival + 1)
         self.ending_sequence_number = ending_sequence_number
+        self._notify()
         return self.closed_at
+
+    def _notify(self) -> None:
+        for listener in self.listeners:
+            listener()
 
     def trim(self, horizon: int) -> None:
         """Drop records that arrived before `horizon`, epoch milliseconds."""
@@ -211,13 +220,13 @@ class LocalShard:
         """Return the index from `first` on of the first record that arrived at `until`, epoch millis, or later."""
         return bisect_left(self.records, until, lo=first, key=_arrival_of)
 
-    def page(self, first: int, last: int) -> list[StoredRecord]:
-        """Return the records first..last - 1 up to 10 MiB, but at least one."""
+    def page(self, first: int, last: int, max_bytes: int = MAX_PAGE_BYTES) -> list[StoredRecord]:
+        """Return the records first..last - 1 up to `max_bytes`, but at least one."""
         records = self.records[first:last]
         total = 0
         for count, record in enumerate(records):
             total += record.size
-            if total > MAX_PAGE_BYTES and count > 0:
+            if total > max_bytes and count > 0:
                 return records[:count]
         return records
 

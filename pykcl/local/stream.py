@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+from pykcl.local.consumers import Consumer, Consumers, PushedEvent, Subscription
 from pykcl.local.errors import (
     ACCOUNT,
     REGION,
@@ -134,6 +135,8 @@ __all__ = [
 ]
 
 MAX_PAGE_RECORDS = 10_000
+SUBSCRIPTION_SECONDS = 300.0
+"""Duration of a subscription, as at AWS."""
 
 FaultHook = Callable[[str, str, str], None]
 
@@ -179,9 +182,10 @@ class LocalKinesis:
 
     now_millis: the clock, epoch milliseconds. limits: enforce the per-shard rates of Kinesis. state_seconds: duration
     of CREATING, UPDATING and DELETING (0: instantly done). read_span: stream time that one GetRecords call covers.
-    listing_lag: seconds for which ListShards may not show a reshard yet. seed: of these two. fault: called with
-    (operation, stream name, shard id or "") before every operation; an exception of it is the operation's result. A
-    hook may wait, but not when operations come over the wire: all of Kinesis would wait with it.
+    listing_lag: seconds for which ListShards may not show a reshard yet. subscription_seconds: until a subscription
+    ends. seed: of these. fault: called with (operation, stream name, shard id or "") before every operation; an
+    exception of it is the operation's result. A hook may wait, but not when operations come over the wire: all of
+    Kinesis would wait with it.
     """
 
     def __init__(
@@ -192,11 +196,13 @@ class LocalKinesis:
         state_seconds: float = 0.0,
         read_span: ReadSpan | None = None,
         listing_lag: float = 0.5,
+        subscription_seconds: float = SUBSCRIPTION_SECONDS,
         seed: int = 0,
         fault: FaultHook | None = None,
     ) -> None:
         self.fault = fault
         self.read_span = read_span or ReadSpan()
+        self.subscription_seconds = subscription_seconds
         self._listing_lag_millis = round(listing_lag * 1000)
         self._rng = random.Random(seed)  # noqa: S311 - reproducible
         self._now = now_millis
@@ -204,6 +210,7 @@ class LocalKinesis:
         self._state_millis = round(state_seconds * 1000)
         self._lock = threading.RLock()
         self._streams: dict[str, LocalStream] = {}
+        self._consumers: dict[str, Consumers] = {}
         self._created = 0
 
     # Streams
@@ -224,13 +231,21 @@ class LocalKinesis:
             stream = LocalStream(name, arn, f"{now}-{self._created}", now, self._limits)
             stream.mode, stream.distribution = mode, distribution
             self._streams[name] = stream
+            self._consumers[name] = Consumers(stream, self._state_millis)
             self._change(stream, "CREATING", lambda at: create_shards(stream, shards, at), now)
 
-    def delete_stream(self, stream: str) -> None:
+    def delete_stream(self, stream: str, *, with_consumers: bool = True) -> None:
+        """Delete a stream. with_consumers: False raises AwsError ResourceInUseException if it has any."""
         self._enter("DeleteStream", stream)
         with self._lock:
             now = self._now()
             found = self._find(stream, now)
+            if not with_consumers and self._consumers[found.name].all(now):
+                raise in_use(
+                    f"Stream {found.name} under account {ACCOUNT} has consumers. Deregister them, or delete it with "
+                    "EnforceConsumerDeletion."
+                )
+            self._consumers[found.name].end_all()
             found.change = None
             self._change(found, "DELETING", lambda _: self._remove(found), now)
 
@@ -440,6 +455,77 @@ class LocalKinesis:
                 shard.limits.read_bytes.spend(sum(record.size for record in page.records))
             return page
 
+    # Consumers of enhanced fan-out
+
+    def register_consumer(self, stream: str, name: str) -> Consumer:
+        """Register a consumer. Raises AwsError as RegisterStreamConsumer does."""
+        self._enter("RegisterStreamConsumer", stream)
+        with self._lock:
+            now = self._now()
+            return self._consumers[self._active(stream, now).name].register(name, now)
+
+    def deregister_consumer(self, stream: str, *, name: str | None = None, arn: str | None = None) -> None:
+        """Delete the consumer of that name or ARN; its subscriptions end. Raises AwsError."""
+        self._enter("DeregisterStreamConsumer", stream)
+        with self._lock:
+            now = self._now()
+            consumers = self._consumers[self._find(stream, now).name]
+            consumers.deregister(consumers.find(now, name=name, arn=arn), now)
+
+    def describe_consumer(
+        self, stream: str, *, name: str | None = None, arn: str | None = None
+    ) -> tuple[Consumer, StreamView]:
+        """Return the consumer of that name or ARN, and its stream. Raises AwsError ResourceNotFoundException."""
+        self._enter("DescribeStreamConsumer", stream)
+        with self._lock:
+            now = self._now()
+            found = self._find(stream, now)
+            return self._consumers[found.name].find(now, name=name, arn=arn), _view(found)
+
+    def list_consumers(self, stream: str, operation: str | None = "ListStreamConsumers") -> list[Consumer]:
+        """Return the consumers of a stream, by name."""
+        self._enter(operation, stream)
+        with self._lock:
+            now = self._now()
+            return self._consumers[self._find(stream, now).name].all(now)
+
+    def subscribe(
+        self,
+        consumer_arn: str,
+        shard_id: str,
+        kind: str,
+        *,
+        sequence_number: str | None = None,
+        at_millis: int | None = None,
+    ) -> Subscription:
+        """Subscribe to a shard, from the start of one of the kinds of iterators on. Raises AwsError."""
+        stream = consumer_arn.partition("/consumer/")[0]
+        self._enter("SubscribeToShard", stream, shard_id)
+        with self._lock:
+            now = self._now()
+            found = self._active(stream, now)
+            found.trim_shard(shard_id, now)
+            shard, consumers = found.shard(shard_id), self._consumers[found.name]
+            consumer = consumers.find(now, arn=consumer_arn)
+            position, _ = start_of(
+                found, shard, kind, sequence_number=sequence_number, at_millis=at_millis, now=now
+            )
+            until = now + round(self.subscription_seconds * 1000)
+            return consumers.subscribe(consumer, shard, position, now, until)
+
+    def next_event(self, subscription: Subscription) -> PushedEvent | None:
+        """Return the event that is due; None: none is, or the subscription has ended. Raises AwsError in its place."""
+        with self._lock:
+            now = self._now()
+            self._apply_due_change(subscription.stream, now)
+            subscription.stream.trim_shard(subscription.shard.shard_id, now)
+            return subscription.next(now, end_alone=self._rng.random() < self.read_span.end_alone)
+
+    def end(self, subscription: Subscription) -> None:
+        """End it without a word: its client is gone."""
+        with self._lock:
+            subscription.end()
+
     def _enter(self, operation: str | None, stream: str, shard_id: str = "") -> None:
         """Call the fault hook, outside the lock, so that it may wait for other threads."""
         if self.fault is not None and operation is not None:
@@ -483,6 +569,7 @@ class LocalKinesis:
 
     def _remove(self, stream: LocalStream) -> None:
         self._streams.pop(stream.name, None)
+        self._consumers.pop(stream.name, None)
 
     def _put(self, stream: LocalStream, entry: Entry, now: int) -> Put:
         key = entry.explicit_hash_key

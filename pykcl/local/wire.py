@@ -93,8 +93,9 @@ def decode(body: bytes) -> Params:
     for record in records if isinstance(records, list) else ():
         if isinstance(record, dict):
             _read_members(record)
-    if isinstance(params.get("ShardFilter"), dict):
-        _read_members(params["ShardFilter"])
+    for name in ("ShardFilter", "StartingPosition"):
+        if isinstance(params.get(name), dict):
+            _read_members(params[name])
     return params
 
 

@@ -192,7 +192,7 @@ def test_tags_are_kept(k):
         ("put_records", {"StreamName": "s", "Records": [{"Data": b"", "PartitionKey": "k"}] * 501}, "ValidationException"),
         ("get_shard_iterator", {"StreamName": "s", "ShardId": FIRST, "ShardIteratorType": "OLDEST"}, "ValidationException"),
         ("list_shards", {"StreamName": "s", "ShardFilter": {"Type": "OLDEST"}}, "ValidationException"),
-        ("register_stream_consumer", {"StreamARN": "arn:aws:kinesis:us-east-1:000000000000:stream/s", "ConsumerName": "c"}, "UnknownOperationException"),
+        ("disable_enhanced_monitoring", {"StreamName": "s", "ShardLevelMetrics": ["ALL"]}, "UnknownOperationException"),
     ],
 )  # fmt: skip
 def test_bad_arguments_get_the_error_code_of_aws(aws, k, method, params, code):
