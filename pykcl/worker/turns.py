@@ -100,19 +100,23 @@ class CallThread:
     def serve(self) -> None:
         """Make the calls until `end`, in the thread of the caller."""
         while not self._is_over or not self.is_free:
+            call = None  # also since the records of the last one would be kept until the next one
             try:
                 self._news.wait()
                 self._news.clear()
                 call, self._handed = self._handed, None
                 if call is not None:
                     self._make(call)
-                call = None  # else its records would be kept until the next one
             except EndsThread:
                 raise
             except BaseException as error:  # noqa: BLE001 - the alarm of a call that has returned, say
                 log.error(
                     "a signal handler raised between two calls of the handler error=%s", type(error).__name__
                 )
+                if call is not None and not call.ended.is_set():
+                    # Just before the call, or behind it: whoever waits for it would do so for ever.
+                    call.error = error
+                    call.ended.set()
 
     def _make(self, call: _Call) -> None:
         try:
