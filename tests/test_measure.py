@@ -14,8 +14,8 @@ REACHED = {
 SIZES = {
     "files of pykcl/": 294,
     "lines of pykcl/": 75_600,
-    "lines of the core": 31_000,
-    "lines of tests/": 116_000,
+    "lines of the core": 31_400,
+    "lines of tests/": 117_600,
 }
 """Sizes that may not be exceeded. A change that needs more raises the number here and gives the reason in its message."""
 

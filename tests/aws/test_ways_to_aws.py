@@ -313,7 +313,7 @@ def test_a_proxy_that_fails_is_named_with_its_variable_and_without_its_password(
 def impatient_clients():
     config = client_config(connect_timeout=1, read_timeout=1, connections=1)
     return {
-        service: boto3.client(service, region_name=REGION, config=config)
+        service: boto3.Session().client(service, region_name=REGION, config=config)
         for service in ("kinesis", "dynamodb")
     }
 
@@ -328,7 +328,7 @@ def test_a_proxy_that_nobody_listens_at_is_named(environment):
 def test_a_proxy_that_a_client_brings_is_named_without_a_variable(environment):
     with Proxy(0, "HTTP/1.1 403 no\r\n\r\n") as proxy:
         given = BotocoreConfig(proxies={"https": proxy.url_with_password})
-        client = boto3.client("kinesis", region_name=REGION, config=given)
+        client = boto3.Session().client("kinesis", region_name=REGION, config=given)
         trouble = trouble_of(clients={"kinesis": client})
     assert f"the proxy {proxy.url} answered HTTP 403" in trouble
 
@@ -474,7 +474,7 @@ def test_a_bundle_that_cannot_be_read_ends_the_start(environment, tmp_path, cont
 
 def test_a_bundle_that_cannot_be_read_ends_the_start_with_clients_that_were_given(environment, tmp_path):
     clients = {
-        service: boto3.client(service, region_name=REGION, verify=str(tmp_path / "missing.pem"))
+        service: boto3.Session().client(service, region_name=REGION, verify=str(tmp_path / "missing.pem"))
         for service in ("kinesis", "dynamodb")
     }
     with pytest.raises(SetupError, match=r"verify= of the client: No such file or directory"):

@@ -28,7 +28,9 @@ from pykcl.processor import Batch
 
 ARN = "arn:aws:kinesis:us-east-1:000000000000:stream/orders"
 MAPPING = {"EventSourceArn": ARN, "StartingPosition": "TRIM_HORIZON", "BatchSize": 7, "Whatever": 1}
-OF_A_FUNCTION = ("AWS_LAMBDA_FUNCTION_NAME", "LAMBDA_TASK_ROOT", "_X_AMZN_TRACE_ID")
+OF_A_FUNCTION = (
+    "AWS_LAMBDA_FUNCTION_NAME", "AWS_LAMBDA_FUNCTION_VERSION", "LAMBDA_TASK_ROOT", "_X_AMZN_TRACE_ID",
+)  # fmt: skip
 FUNCTION = """
 import os
 from aws_lambda_powertools.utilities.batch import BatchProcessor, EventType, process_partial_response

@@ -1,6 +1,7 @@
 import os
 import sys
 from pathlib import Path
+from unittest.mock import patch
 
 import boto3
 import pytest
@@ -46,4 +47,5 @@ def pykcl(monkeypatch):
     monkeypatch.setattr(sys, "path", [*sys.path])
     # It would leave a handler on a stream that is closed by then.
     monkeypatch.setattr("pykcl.cli.run.log_to_stderr", lambda *_, **__: None)
-    return lambda *words: CliRunner().invoke(main, words, catch_exceptions=False)
+    with patch.dict(os.environ):  # for a Lambda handler the command sets some variables
+        yield lambda *words: CliRunner().invoke(main, words, catch_exceptions=False)

@@ -71,6 +71,6 @@ def test_the_real_command_prints_both_lines_and_its_exit_code(local_aws, dynamod
     happened, to_do = done.stderr.splitlines()
     assert happened.startswith("pykcl: Table 'orders-app' is not a lease table")
     assert to_do == (
-        "pykcl: E05. Do: name another application, or another table: --option table_name=orders-app-leases. "
+        "pykcl: E05. Do: name another application, or another table: --option table_name=orders-app-leases (tableName). "
         f"{DOCS}#e05"
     )

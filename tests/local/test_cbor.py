@@ -55,6 +55,12 @@ def on_demand(app):
 
 PUT = {"StreamName": "s", "Data": b"\x00\xff", "PartitionKey": "k", "ExplicitHashKey": "0"}
 AT = Stamp(1_700_000_000_123)
+
+
+def consumer(app):
+    return app._kinesis._kinesis.register_consumer("s", "app").arn
+
+
 OPERATIONS = [
     ("AddTagsToStream", {"StreamName": "s", "Tags": {"b": "2"}}),
     ("CreateStream", {"StreamName": "t", "ShardCount": 3, "Tags": {"b": "2"}}),
@@ -62,8 +68,10 @@ OPERATIONS = [
     ("CreateStream", {"StreamName": "t", "StreamModeDetails": {"StreamMode": "ON_DEMAND"}, "RecordDistributionStrategy": "AUTO"}),
     ("DecreaseStreamRetentionPeriod", {"StreamName": "s", "RetentionPeriodHours": 24}),
     ("DeleteStream", {"StreamName": "s", "EnforceConsumerDeletion": True}),
+    ("DeregisterStreamConsumer", {"ConsumerARN": consumer}),
     ("DescribeLimits", {}),
     ("DescribeStream", {"StreamARN": ARN, "Limit": 1}),
+    ("DescribeStreamConsumer", {"ConsumerARN": consumer}),
     ("DescribeStreamSummary", {"StreamName": "s"}),
     ("GetRecords", {"ShardIterator": iterator, "Limit": 1}),
     ("GetRecords", {"ShardIterator": iterator}),
@@ -75,11 +83,13 @@ OPERATIONS = [
     ("ListShards", {"StreamName": "s", "MaxResults": 2}),
     ("ListShards", {"StreamName": "s", "ShardFilter": {"Type": "AT_TIMESTAMP", "Timestamp": AT}}),
     ("ListShards", {"StreamName": "s", "ShardFilter": {"Type": "AFTER_SHARD_ID", "ShardId": FIRST}}),
+    ("ListStreamConsumers", {"StreamARN": ARN}),
     ("ListStreams", {"Limit": 10}),
     ("ListTagsForStream", {"StreamName": "s"}),
     ("MergeShards", {"StreamName": "s", "ShardToMerge": "shardId-000000000002", "AdjacentShardToMerge": "shardId-000000000003"}),
     ("PutRecord", PUT),
     ("PutRecords", {"StreamName": "s", "Records": [{"Data": b"", "PartitionKey": "k"}, {"Data": b"\xff" * 300, "PartitionKey": "ü" * 30}]}),
+    ("RegisterStreamConsumer", {"StreamARN": ARN, "ConsumerName": "c"}),
     ("RemoveTagsFromStream", {"StreamName": "s", "TagKeys": ["a"]}),
     ("SplitShard", {"StreamName": "s", "ShardToSplit": "shardId-000000000002", "NewStartingHashKey": str(2**125)}),
     ("UpdateMaxRecordSize", {"StreamARN": ARN, "MaxRecordSizeInKiB": 10_240}),
@@ -199,7 +209,9 @@ REFUSED = [
     ("ListShards", {"StreamName": "s", "ShardFilter": {"Type": "OLDEST"}}, "ValidationException"),
     ("ListShards", {"StreamName": "s", "ShardFilter": {"Type": "AT_TIMESTAMP", "Timestamp": False}}, "SerializationException"),
     ("ListShards", {}, "InvalidArgumentException"),
-    ("RegisterStreamConsumer", {"StreamARN": ARN, "ConsumerName": "c"}, "UnknownOperationException"),
+    ("DisableEnhancedMonitoring", {"StreamName": "s", "ShardLevelMetrics": ["ALL"]}, "UnknownOperationException"),
+    ("DescribeStreamConsumer", {"StreamARN": ARN, "ConsumerName": "none"}, "ResourceNotFoundException"),
+    ("RegisterStreamConsumer", {"StreamARN": ARN, "ConsumerName": "no name"}, "ValidationException"),
 ]  # fmt: skip
 
 

@@ -245,8 +245,8 @@ _AUTHORIZATION = re.compile(
     r"SignedHeaders=(?P<names>[a-z0-9;-]+), Signature=(?P<signature>[0-9a-f]{64})\Z"
 )
 _EXPECTED = frozenset({*SIGNED, "user-agent", "authorization", "content-length"})
-_LEFT_OUT = frozenset({"amz-sdk-invocation-id", "amz-sdk-request"})
-"""botocore's count of its own attempts: nobody signs it, nobody needs it."""
+_LEFT_OUT = frozenset({"amz-sdk-invocation-id", "amz-sdk-request", "x-amzn-trace-id"})
+"""botocore's count of its own attempts, and the trace of a Lambda function: nobody signs them, nobody needs them."""
 
 
 class TemplateError(Exception):

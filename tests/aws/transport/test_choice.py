@@ -73,6 +73,16 @@ def test_an_endpoint_that_ends_in_slashes_is_no_reason_for_boto3(server):
     assert [request.by_boto3 for request in server.requests] == [True, False, False]
 
 
+def test_the_trace_of_a_lambda_function_is_no_reason_for_boto3(server, monkeypatch):
+    """botocore adds it to its requests where the environment is that of a function, as under `pykcl run --lambda`."""
+    monkeypatch.setenv("AWS_LAMBDA_FUNCTION_NAME", "orders")
+    monkeypatch.setenv("_X_AMZN_TRACE_ID", "Root=1-00000000-000000000000000000000000;Sampled=0")
+    stream = stream_of(client_of(server.url), http_transport="direct")
+    for _ in range(3):
+        fetch(stream)
+    assert [request.by_boto3 for request in server.requests] == [True, False, False]
+
+
 def test_a_bundle_below_the_home_directory_is_found_as_boto3_finds_it(certificate, monkeypatch, tmp_path):
     (tmp_path / "ca.pem").write_bytes(Path(certificate).read_bytes())
     monkeypatch.setenv("HOME", str(tmp_path))
