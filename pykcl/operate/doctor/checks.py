@@ -87,7 +87,9 @@ def check_file(facts: Facts) -> Iterator[Finding]:
     for place, key, text in file.unknown:
         yield found("key-unknown", f"{place}: {key} {text}", "correct it, or delete the line")
     for place, key, text in file.literal:
-        yield found("value-literal", f"{place}: {key}: {text}")
+        yield found(
+            "value-literal", f"{place}: {key}: {text}", "write the value itself, as nothing replaces it"
+        )
     if file.notice:
         yield found(
             "fan-out-used",
