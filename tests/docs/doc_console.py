@@ -32,7 +32,7 @@ from pathlib import Path
 import pytest
 from doc_pages import ROOT, Block
 
-DEADLINE = 60.0
+DEADLINE = 300.0
 _RUNS_ON = re.compile(r"pykcl (local|run|multilangd)\b|python orders\.py$")
 _INSTALLS = re.compile(r"pip install 'pykcl\[(\w+)\]'")
 _BUILDS = re.compile(r"make |python3 -m venv |\.venv/bin/")
