@@ -222,11 +222,9 @@ def test_a_session_name_of_a_file_that_sts_does_not_take_is_named(tmp_path, monk
 def test_a_role_that_sts_refuses_is_no_permission_of_the_worker(tmp_path, monkeypatch, given):
     source = Sts(tmp_path, monkeypatch)
     source.key, source.answer = "AKID", lambda _: (403, refusal_of_sts("AccessDenied", "Not authorized"))
-    clients = (
-        {service: boto3.client(service, region_name="eu-west-1") for service in ("kinesis", "dynamodb")}
-        if given
-        else None
-    )
+    # Not boto3.client, whose session is the first one that any test has made.
+    session = boto3.Session(region_name="eu-west-1")
+    clients = {service: session.client(service) for service in ("kinesis", "dynamodb")} if given else None
     try:
         with pytest.raises(SetupError, match=r"STS \(it refused the role, AccessDenied\)") as raised:
             connect(CONFIG, SystemRuntime(), clients=clients)[0].scan()
