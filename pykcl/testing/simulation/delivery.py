@@ -269,7 +269,7 @@ class DeliveryChecker:
         self.believes: Callable[[str, str], bool] = lambda host, shard_id: True
         self.owns: Callable[[str, str], bool] = lambda host, shard_id: False
         self.is_made_by_pykcl: Callable[[str], bool] = lambda shard_id: True
-        self.start_of: Callable[[str, Position], Position] = lambda shard_id, position: position
+        self.start_of: Callable[[str, str, Position], Position] = lambda host, shard_id, position: position
         self.may_start_early = False
         self.is_healed = False
         self.on_starts: Callable[[Ownership], None] = lambda owning: None
@@ -284,7 +284,7 @@ class DeliveryChecker:
         self._violations.expect(holds, guarantee, what)
 
     def ownership_starts(self, host: str, shard_id: str, position: Position) -> Ownership:
-        shard, position = self.record_log.shard(shard_id), self.start_of(shard_id, position)
+        shard, position = self.record_log.shard(shard_id), self.start_of(host, shard_id, position)
         repeated = [position for position in shard.after(position) if position in shard.delivered]
         if repeated:
             self._check_repetition(host, shard_id, repeated)

@@ -68,6 +68,8 @@ class EditedCheckpoints:
         self._pending: dict[str, _Edit] = {}
         self._known: defaultdict[str, set[Position]] = defaultdict(set)
         self._begins_at: dict[str, Position] = {}
+        # By key, the host whose write has begun an ownership, until that starts.
+        self._beginning: dict[str, str] = {}
         self._unreported: dict[tuple[str, str], float] = {}
         self._reported: set[tuple[str, str, Position]] = set()
 
@@ -101,8 +103,17 @@ class EditedCheckpoints:
         number, sub = self._begins_at[key]
         return {**row, "checkpoint": {"S": str(number)}, "checkpointSubSequenceNumber": {"N": str(sub)}}
 
-    def start_of(self, shard_id: str, position: Position) -> Position:
-        """Return the position behind which an owner has to begin that was told to begin at `position`."""
+    def start_of(self, host: str, shard_id: str, position: Position) -> Position:
+        """Return the position behind which an owner has to begin that was told to begin at `position`.
+
+        1) A take is applied, and its answer lost; 2) the checkpoint is edited; 3) the taker reads the row to find out:
+        it begins at what the row says.
+        """
+        edit = self._pending.get(shard_id)
+        is_first = self._beginning.pop(shard_id, None) == host
+        if is_first and edit is not None and position == checkpoint_position(edit.edited) != AT_LATEST:
+            del self._pending[shard_id]
+            self._is_obeyed(shard_id, edit, edit.edited)
         return self._begins_at.get(shard_id, position) if position == AT_LATEST else position
 
     def is_at_latest(self, shard_id: str, position: Position) -> bool:
@@ -112,6 +123,9 @@ class EditedCheckpoints:
     def row_changed(self, change: Change) -> Change:
         """Return the change as its author may know it: that of an owner begins at its own checkpoint."""
         key, before, after = change.key, change.before, change.after
+        kind = kind_of_write(change.operation, change.params)
+        if kind in _BEGINS:
+            self._beginning[key] = change.author
         edit = self._pending.get(key)
         if edit is None or before is None or _checkpoint_of(before) != _checkpoint_of(edit.edited):
             return self._by_position(change)
@@ -121,7 +135,6 @@ class EditedCheckpoints:
         if before.get("leaseCounter") == after.get("leaseCounter"):
             # About the shard, or the beginning of a hand-off: the owner goes on.
             return change
-        kind = kind_of_write(change.operation, change.params)
         begins = kind in _BEGINS or self._worker_ids.get(change.author) != worker_on(before)
         # In a fleet of KCL 3.x a worker that stops also releases what its name is on, and what it does not hold.
         is_left = edit.step > 0 and _checkpoint_of(before) == _checkpoint_of(after)

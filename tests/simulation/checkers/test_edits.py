@@ -132,6 +132,18 @@ def test_a_report_may_come_before_the_write_of_which_it_tells(table):
     assert table.broken is None
 
 
+@pytest.mark.parametrize(("starts_before", "known"), [(False, (4, 0)), (True, (2, 0))])
+def test_a_taker_that_reads_the_row_because_no_answer_came_may_begin_at_the_edit(table, starts_before, known):
+    """Seed 265048145391: the checkpoint was edited between the take and the read that proved it."""
+    table.take("2")
+    if starts_before:
+        table.edits.start_of("w2", "parent", (2, 0))
+    table.edit("4", step=1)
+    table.edits.start_of("w2", "parent", (4, 0))
+    assert table.known == known
+    assert bool(table.edits.pending) is starts_before
+
+
 def test_an_owner_that_lost_the_lease_before_it_was_answered_owes_no_report(table):
     """Seed 35536264103: its release was applied, the answer was lost, and another process of its name took the lease."""
     table.edit("4")
@@ -172,14 +184,14 @@ def test_latest_is_the_time_that_its_next_owner_notes(table):
     table.edit("LATEST", 1)
     table.take("LATEST", pykcl=_noted(3500))
     assert (table.log.owed(), table.known) == ({"parent": 1}, (3, 0))
-    assert table.edits.start_of("parent", AT_LATEST) == (3, 0)
-    assert table.edits.start_of("parent", (1, 0)) == (1, 0)
+    assert table.edits.start_of("w2", "parent", AT_LATEST) == (3, 0)
+    assert table.edits.start_of("w2", "parent", (1, 0)) == (1, 0)
     assert table.edits.is_at_latest("parent", (3, 0))
     assert checkpoint_position(table.edits.with_own_checkpoint("parent", table.row)) == AT_LATEST
     table.log.delivered("parent", [(4, 0)])
     table.write("4", author="w2", leaseOwner={"S": "w2"}, pykcl=_noted(3500))
     assert (table.broken, table.known) == (None, (4, 0))
-    assert table.edits.start_of("parent", AT_LATEST) == AT_LATEST
+    assert table.edits.start_of("w2", "parent", AT_LATEST) == AT_LATEST
 
 
 def test_nobody_begins_while_a_lease_is_released_by_who_lost_it_or_a_leader_names_the_next_owner(table):
