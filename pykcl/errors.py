@@ -199,6 +199,10 @@ class TemporaryError(PyKclError):
     give. The same call may work later."""
 
 
+class LeaseInDoubt(TemporaryError):
+    """No heartbeat of a lease was answered in time, and none was refused: nothing is done for it until one is."""
+
+
 class Throttled(TemporaryError):
     """Refused for its rate. Slow down, then call again."""
 

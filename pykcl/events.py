@@ -327,7 +327,7 @@ class LossReason(StrEnum):
     sentence: str
 
     TAKEN = "Taken", "another worker took it"
-    EXPIRED = "Expired", "no heartbeat succeeded in time"
+    EXPIRED = "Expired", "no heartbeat was answered before the worker stopped"
     STALLED = "Stalled", "{method} did not return within processor_timeout={timeout:g} s"
     NOT_ACKED = "NotAcked", "the record at {position} was not acked within processor_timeout={timeout:g} s"
     ROW_DELETED = "RowDeleted", "its row is gone"
@@ -388,6 +388,30 @@ _CODES_OF_LOSSES = {
     LossReason.ROW_DELETED: "E29",
     LossReason.ROW_WENT_BACK: "E29",
 }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseDoubted(Event):
+    """No heartbeat was answered in time: another worker may have taken the lease. Its shard rests until a heartbeat is
+    answered. heartbeat_sent_ago: seconds since the last one was sent that was answered."""
+
+    LEVEL = logging.WARNING
+    TEXT = "lease in doubt, its shard rests until a heartbeat is answered"
+    MOST_LINES = 30
+    shard: str
+    heartbeat_sent_ago: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseConfirmed(Event):
+    """A heartbeat was answered, and nobody had the lease in between: its shard goes on where it stood.
+
+    seconds: since it was in doubt."""
+
+    TEXT = "lease confirmed, its shard goes on"
+    MOST_LINES = 30
+    shard: str
+    seconds: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -93,8 +93,9 @@ class LeaseStatus:
 
     state: of `planning.lifecycle`, such as "reading". thread, alive: what works on it. checkpoint, counter: of its row
     as last written; None: not taken yet. lease_valid_for: seconds that are left without another heartbeat; 0 or below:
-    none. millis_behind_latest: as the last page reported, `lag_age` seconds ago; None: none was read. call: of the
-    processor, if one runs.
+    none. in_doubt: so it is, and no heartbeat was refused: the shard rests until one is answered.
+    millis_behind_latest: as the last page reported, `lag_age` seconds ago; None: none was read. call: of the processor,
+    if one runs.
     """
 
     shard: str
@@ -104,6 +105,7 @@ class LeaseStatus:
     checkpoint: str | None
     counter: int | None
     lease_valid_for: float | None
+    in_doubt: bool
     has_answered: bool
     millis_behind_latest: int | None
     lag_age: float | None

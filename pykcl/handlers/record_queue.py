@@ -237,6 +237,8 @@ class RecordQueue:
                 if getattr(feed.checkpointer, "is_lost", False):
                     self._empty(feed)
                     continue
+                if getattr(feed.checkpointer, "is_in_doubt", False):
+                    feed.rests_until = max(feed.rests_until, now + _CHECK_EVERY)
                 if now < feed.rests_until:
                     ring.rotate(-1)
                     resting += 1

@@ -79,6 +79,12 @@ def _why_idle(status: WorkerStatus) -> Iterator[str]:
     for trouble in lasting:
         if trouble.shard is None and trouble.what in _OF_ALL_LEASES:
             yield f"{trouble.what} has been failing for {trouble.seconds:.0f} s"
+    doubted = [-(lease.lease_valid_for or 0.0) for lease in status.leases if lease.in_doubt]
+    if doubted:
+        yield (
+            f"{len(doubted)} of {len(status.leases)} leases have been in doubt for up to {max(doubted):.0f} s: their "
+            "heartbeats are not answered"
+        )
     unread = {trouble.shard for trouble in lasting if trouble.what == Activity.READING}
     unsent = {trouble.shard for trouble in lasting if trouble.what == Activity.SENDING_DEAD_LETTERS}
     if status.leases and all(lease.shard in unread | unsent for lease in status.leases):

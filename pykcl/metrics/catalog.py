@@ -206,6 +206,12 @@ LEASES_LOST_BY_CAUSE = _one(
     is_ours=True,
 )  # fmt: skip
 
+LEASES_IN_DOUBT = _one(
+    _R, "LeasesInDoubt", "Count", "SUMMARY", "WorkerIdentifier",
+    "Number of leases in doubt, as no heartbeat was answered in time.", is_state=True,
+    is_ours=True,
+)  # fmt: skip
+
 _T = "TakeLeases"
 TAKEN_LEASES = _one(_T, "TakenLeases", "Count", "SUMMARY", "WorkerIdentifier", "Number of leases taken.")
 UNTAKEN_LEASES = _one(

@@ -8,7 +8,7 @@ same counter and owner at two scans further apart than the failover time.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from pykcl.model.lease import Lease, Row, UnreadableRow
@@ -84,6 +84,18 @@ class LeaseView:
             changed_hands or (still and row.key in self.untouched)
         )
         return (self.unchanged_since.get(row.key, now) if still else now), is_untouched
+
+    def unwritten(self, longest: float) -> LeaseView:
+        """Return the view with no lease unchanged for longer than so many seconds, as nobody could write for a while.
+
+        1) The table answers nobody for a minute; 2) it does again, and a scan shows every lease as it was before that;
+        3) taken for expired, those of all living workers would change hands before their next heartbeats.
+        """
+        since = {
+            key: max(at, self.seen_at.get(key, self.observed_at) - longest)
+            for key, at in self.unchanged_since.items()
+        }
+        return replace(self, unchanged_since=since)
 
     @cached_property
     def tree(self) -> FamilyTree:

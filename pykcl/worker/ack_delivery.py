@@ -122,7 +122,8 @@ class ShardAcks:
                 f"A record of {record.shard_id} was acked in a batch of {self._held.key}. Ack it in a batch of its "
                 "shard."
             )
-        return not self._held.is_valid_unlocked()
+        # In doubt it counts once the lease is confirmed, and not at all once it is lost.
+        return self._held.is_over
 
     def _refuse_unless_durable(self, record: Record) -> bool:
         """Return False for a record that was checkpointed before it could be delivered; else raise ValueError."""

@@ -131,8 +131,11 @@ class Progress:
         with self._lock:
             return self._runtime.monotonic() - self._written_at
 
-    def checkpoint(self, at: Checkpoint) -> None:
-        """Write `at` as the checkpoint. Raises LeaseLostError, CheckpointRefused, TemporaryError."""
+    def checkpoint(self, at: Checkpoint, *, waits: bool = True) -> None:
+        """Write `at` as the checkpoint. Raises LeaseLostError, CheckpointRefused, TemporaryError.
+
+        waits: while the lease is in doubt, instead of raising LeaseInDoubt.
+        """
         self.check()
         row = self._held.lease
         if at == row.checkpoint and row.pending is None:
@@ -145,8 +148,9 @@ class Progress:
             self._refuse_unless_allowed(at, lease.checkpoint)
             return lease_writes.checkpoint(lease, at)
 
+        write = self._held.write_when_certain if waits else self._held.write
         with self._meter.timed(self.update, self.shard_id):
-            row = self._held.write(build)
+            row = write(build)
         with self._lock:
             self._prepared_here = False
             self._written_at = self._runtime.monotonic()
@@ -155,20 +159,23 @@ class Progress:
         )
 
     def flush(self) -> None:
-        """Write what automatic checkpoints still owe. Raises LeaseLostError or TemporaryError."""
+        """Write what automatic checkpoints still owe. Raises LeaseLostError, TemporaryError; LeaseInDoubt at once."""
         owed = self.owed()
         if owed is None:
             return
         try:
-            self.checkpoint(owed)
+            self.checkpoint(owed, waits=False)
         except CheckpointRefused:
             # The application's own thread checkpointed further between the check and the write.
             if self._held.lease.checkpoint < owed:
                 raise
 
     def check(self) -> None:
-        """Raise LeaseLostError unless the lease is still held, for the processor instance that this belongs to."""
-        self._held.check()
+        """Raise LeaseLostError unless the lease is still held, for the processor instance that this belongs to.
+
+        One that is in doubt may be: see HeldLease.
+        """
+        self._held.check(may_be_in_doubt=True)
         with self._lock:
             retired = self._retired
         if retired:
@@ -184,6 +191,11 @@ class Progress:
         except LeaseLostError:
             return True
         return False
+
+    @property
+    def is_in_doubt(self) -> bool:
+        """True while nothing may begin under the lease, which may be lost or not."""
+        return self._held.is_in_doubt
 
     def retire(self) -> None:
         """Let `check` and every write raise LeaseLostError from now on.
@@ -206,7 +218,7 @@ class Progress:
         with self._lock:
             self._prepared_here = True
         with self._meter.timed(self.update, self.shard_id):
-            self._held.write(build)
+            self._held.write_when_certain(build)
 
     def _refuse_unless_allowed(self, at: Checkpoint, durable: Checkpoint) -> None:
         with self._lock:
@@ -260,6 +272,11 @@ class ShardCheckpointer:
     def is_lost(self) -> bool:
         """True once this worker may no longer write for the shard, as it is at this moment."""
         return self._progress.is_lost
+
+    @property
+    def is_in_doubt(self) -> bool:
+        """True while no record may be begun, as the lease may be lost or not."""
+        return self._progress.is_in_doubt
 
     def checkpoint(self, at: Record | Checkpoint | str | None = None, sub_sequence_number: int = 0) -> None:
         position = self._position(at, sub_sequence_number)

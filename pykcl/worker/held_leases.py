@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from math import inf
 
 from pykcl.config import Config
-from pykcl.errors import LeaseLostError, TemporaryError
-from pykcl.events import CheckpointOverwritten, LossReason
+from pykcl.errors import LeaseInDoubt, LeaseLostError, TemporaryError
+from pykcl.events import CheckpointOverwritten, LeaseConfirmed, LeaseDoubted, LossReason
 from pykcl.interfaces import Applied, Events, LeaseTable, Rejected, Unknown
 from pykcl.metrics import catalog
 from pykcl.metrics.meter import Meter
@@ -18,6 +19,9 @@ from pykcl.model.lease import Lease, PykclMetadata, Standstill, UnreadableRow
 from pykcl.model.lease_writes import LeaseWrite, is_checkpoint_of_others
 from pykcl.runtime import Event, Runtime
 from pykcl.worker.signals import OwnProcess
+
+_LONGEST_WAIT = 1.0
+"""Seconds between two checks of a lease that is in doubt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +50,19 @@ class HeldLease:
     Where only the row confirms the success, it may be that of an earlier write, so belief counts from the first one
     that got no answer: 1) a heartbeat sent at 0 s lands, and its answer and those to its repetitions are lost; 2) the
     next one, sent at 7 s, is refused: the row is as it would make it; 3) to others the lease stands still since 0 s.
+
+    Once the belief has ended the lease is in doubt: another worker may have taken it, or nobody. No call begins,
+    nothing is read ahead, and nothing is written but heartbeats, with the condition that they always have: owner and
+    counter as this worker left them. Each taker moves the counter. So one that is applied proves that nobody had the
+    lease in between: it is believed again, and the shard goes on where it stood. One that is rejected ends it. Nobody
+    outside hears of a loss before that: 1) a processor sees that its lease is lost, and returns without having done
+    its records; 2) a heartbeat is applied; 3) the checkpoint would pass them.
+    1) A call runs across the deadline; 2) another worker takes the lease; 3) the call returns: the thread waits until
+    the lease is certain, hears of the loss, and settles nothing. 1) A checkpoint is on its way at the deadline; 2) a
+    taker is first: the checkpoint is refused, as the counter has moved; or it is first, and the taker is refused.
+    1) A heartbeat is sent, and lands late; 2) the next one is refused, as the row is one further: that proves no more
+    than the first, so the lease stays in doubt until one more is applied.
+
     All writes for the lease go through `write`, one at a time, because each is conditional on the counter that the
     one before it left behind.
     """
@@ -76,9 +93,13 @@ class HeldLease:
         # Checkpoints of writes that got no answer; and whether the row has one that somebody else wrote.
         self._unanswered: frozenset[Checkpoint] = frozenset()
         self._must_restate = False
-        self._is_writing = False
+        self._writing_since: float | None = None
         self._lost: Loss | None = None
         self._released = False
+        # Since when it is known to be in doubt; until when that may last; and set when it ends.
+        self._doubted_since: float | None = None
+        self._doubt_ends = inf
+        self._is_certain = runtime.event()
         self._own_process = OwnProcess()
         self._throughput = Throughput(sent)
         self._asked_at: float | None = None
@@ -124,6 +145,13 @@ class HeldLease:
             return min(next_heartbeat, self._throughput.since + self._config.failover_time)
         return next_heartbeat
 
+    def next_heartbeat(self, again_at: float) -> float:
+        """Monotonic seconds at which it is due, and not before `again_at`; at the end of the belief in any case, as the
+        thread of the lease is woken then.
+        """
+        due = max(self.next_renewal, again_at)
+        return due if self._doubted_since is not None else min(due, self.deadline)
+
     @property
     def is_over(self) -> bool:
         """True once the lease is lost or was given up: nothing more will be written."""
@@ -137,7 +165,7 @@ class HeldLease:
 
     @property
     def ran_out(self) -> bool:
-        """True if it was lost because no heartbeat was answered, not because one was rejected."""
+        """True if it was lost because no heartbeat was answered before a stop, not because one was rejected."""
         return self._was_lost_for(LossReason.EXPIRED)
 
     @property
@@ -146,10 +174,25 @@ class HeldLease:
         with self._state:
             return self._released
 
+    def unanswered_since(self, now: float) -> float | None:
+        """Return when the first write was sent that waits for its answer for long, or got none; None: there is none."""
+        writing_since = self._writing_since
+        waits = writing_since is not None and now - writing_since > self._config.request_timeout / 2
+        if self._unknown_since is not None:
+            return self._unknown_since
+        return writing_since if waits else None
+
+    @property
+    def answered_at(self) -> float:
+        """Monotonic seconds at which the last write was sent that was answered."""
+        return self._sent
+
     def may_have_made(self, counter: int) -> bool:
         """True if a write under this lease, answered or not, may have left the row with `counter`."""
         with self._state:
-            return self._is_writing or counter <= self._lease.counter + (self._unknown_since is not None)
+            return self._writing_since is not None or counter <= self._lease.counter + (
+                self._unknown_since is not None
+            )
 
     @property
     def loss(self) -> Loss | None:
@@ -166,16 +209,66 @@ class HeldLease:
         believed = self._lost is None and not self._released
         return believed and self._runtime.monotonic() < self._sent + self._config.belief_time
 
-    def check(self) -> None:
-        """Raise LeaseLostError unless the lease is still believed. Called after every wait, before every delivery."""
+    @property
+    def is_in_doubt(self) -> bool:
+        """True while it is neither believed, nor lost or given up. Takes no lock: see `HeldLeases.snapshot`."""
+        is_over = self._lost is not None or self._released
+        return not is_over and self._runtime.monotonic() >= self._sent + self._config.belief_time
+
+    def check(self, *, may_be_in_doubt: bool = False) -> None:
+        """Raise LeaseLostError once the lease is lost or given up, and LeaseInDoubt while it is in doubt.
+
+        Called after every wait, before every delivery. may_be_in_doubt: raise the former only.
+        """
         self._refuse_a_fork()
         with self._state:
             if self._lost is None and not self._released:
-                if self._runtime.monotonic() < self._sent + self._config.belief_time:
+                now = self._runtime.monotonic()
+                if now < self._sent + self._config.belief_time:
                     return
-                self._lost = Loss.of(LossReason.EXPIRED)
-        self._wake.set()
-        raise self._refusal()
+                if now >= self._doubt_ends:
+                    self._lost = Loss.of(LossReason.EXPIRED)
+            is_over = self._lost is not None or self._released
+        if is_over:
+            self._is_certain.set()
+            self._wake.set()
+            raise self._refusal()
+        self._note_doubt()
+        if not may_be_in_doubt:
+            raise LeaseInDoubt(
+                f"The lease of {self.key} is in doubt: no heartbeat was answered in time. Nothing was written. The "
+                "shard goes on where it stands once one is, unless another worker has taken the lease."
+            )
+
+    def _note_doubt(self) -> None:
+        """Report, once, that the lease is in doubt."""
+        with self._state:
+            is_new = self._doubted_since is None and self.is_in_doubt
+            if is_new:
+                self._doubted_since = self._sent + self._config.belief_time
+            ago = self._runtime.monotonic() - self._sent
+        if is_new:
+            # Who waits for something else is to wait for this instead, and to read no more.
+            self._wake.set()
+            self._events.emit(LeaseDoubted(shard=self.key, heartbeat_sent_ago=ago))
+
+    def wait_until_certain(self) -> None:
+        """Wait while the lease is in doubt. Raises LeaseLostError once it is lost or given up."""
+        while True:
+            try:
+                return self.check()
+            except LeaseInDoubt:
+                # Cleared before the check of what it announces.
+                self._is_certain.clear()
+                if not self.is_in_doubt:
+                    continue
+            left = self._doubt_ends - self._runtime.monotonic()
+            self._is_certain.wait(max(0.0, min(left, _LONGEST_WAIT)))
+
+    def end_doubt_at(self, until: float) -> None:
+        """Let a doubt last until then, monotonic seconds, as the worker stops. A lease in doubt is lost then."""
+        self._doubt_ends = until
+        self._is_certain.set()
 
     def _refuse_a_fork(self) -> None:
         """Refuse a forked process before any lock: the thread that had the lock at the fork cannot release it there."""
@@ -198,26 +291,46 @@ class HeldLease:
             "do not retry; whoever holds it continues from the last checkpoint."
         )
 
-    def write(self, build: Callable[[Lease], LeaseWrite], *, within: float | None = None) -> Lease:
+    def write(
+        self, build: Callable[[Lease], LeaseWrite], *, within: float | None = None, in_doubt: bool = False
+    ) -> Lease:
         """Send one conditional write built on the row as believed; return the row after it.
 
-        within: seconds to keep trying; by default as long as the lease is believed.
-        Raises LeaseLostError, or TemporaryError when the outcome is still unknown (the belief stays until its
-        deadline).
+        within: seconds to keep trying; by default as long as the lease is believed. in_doubt: send it also while the
+        lease is in doubt: a heartbeat.
+        Raises LeaseLostError, LeaseInDoubt, or another TemporaryError when the outcome is still unknown (the belief
+        stays until its deadline).
         """
         self._refuse_a_fork()
         with self._one_write:
-            self.check()
+            self.check(may_be_in_doubt=in_doubt)
             sent = self._runtime.monotonic()
             until = self.deadline if within is None else min(self.deadline, sent + within)
+            if in_doubt and sent >= self.deadline:
+                # One request, as a stop does not wait for more.
+                until = sent + self._config.request_timeout
             write = replace(build(self.lease), unanswered=self._unanswered)
             if self._must_restate:
                 write = write.restating()
-            self._is_writing = True
+            self._writing_since = sent
             try:
                 return self._record_answer(write, self._table.write(write, until=until), sent)
             finally:
-                self._is_writing = False
+                self._writing_since = None
+
+    def write_when_certain(self, build: Callable[[Lease], LeaseWrite]) -> Lease:
+        """Send a write of the application as `write` does; one that meets a doubt waits until that is over, and is sent
+        again. Raises LeaseLostError, TemporaryError.
+
+        1) An application checkpoints by hand; 2) the table does not answer; 3) with an error, it would take its batch
+        for failed, and get it once more though nobody has taken the lease.
+        """
+        while True:
+            self.wait_until_certain()
+            try:
+                return self.write(build)
+            except LeaseInDoubt:
+                continue
 
     def _record_answer(self, write: LeaseWrite, answer: Applied | Rejected | Unknown, sent: float) -> Lease:
         if not isinstance(answer, Rejected) and answer.overwritten:
@@ -231,6 +344,7 @@ class HeldLease:
                 self._sent = first_sent(answer, sent, self._unknown_since)
                 self._unknown_since = None
                 self._unanswered = frozenset()
+            self._note_certainty()
             if asked:
                 self._asked_at = self._runtime.monotonic()
                 self._wake.set()
@@ -244,10 +358,22 @@ class HeldLease:
                 # age is not known better than before.
                 with self._state:
                     self._lease = answer.seen
-            self.check()
+            # It may be in doubt by now.
+            self.check(may_be_in_doubt=write.kind == "renew")
             raise TemporaryError(f"The lease table did not answer for {self.key} in time: {answer.cause}")
         self.lose(self._loss_by(write, answer.row if isinstance(answer, Rejected) else None))
         raise self._refusal()
+
+    def _note_certainty(self) -> None:
+        """Report the end of a doubt, unless the row alone has confirmed an earlier write, too long ago."""
+        with self._state:
+            since = None if self.is_in_doubt else self._doubted_since
+            if since is not None:
+                self._doubted_since = None
+        if since is not None:
+            self._is_certain.set()
+            self._wake.set()
+            self._events.emit(LeaseConfirmed(shard=self.key, seconds=self._runtime.monotonic() - since))
 
     def _with_own_checkpoint(self, write: LeaseWrite, row: Lease) -> Lease:
         """Return the row after a write, with this worker's checkpoint if it has that of somebody else.
@@ -300,11 +426,22 @@ class HeldLease:
         in_time = self._runtime.monotonic() - sent < ours
         return in_time and self._unknown_since is None and theirs >= ours
 
+    def scanned(self, row: Lease) -> None:
+        """Lose the lease, if it is in doubt and its row shows that another worker has it: where the table answers reads
+        and no writes, no heartbeat would be rejected.
+
+        A row that is older than the lease proves nothing: scans lag.
+        """
+        mine = self.lease
+        if self.is_in_doubt and row.counter > mine.counter and row.actual_owner != mine.actual_owner:
+            self.lose(Loss.of(LossReason.TAKEN, new_owner=row.owner))
+
     def lose(self, loss: Loss) -> None:
         """Stop believing, now. Idempotent; the first loss stays."""
         with self._state:
             if self._lost is None and not self._released:
                 self._lost = loss
+        self._is_certain.set()
         self._wake.set()
 
     def renew_if_due(self, give: float) -> bool:
@@ -319,7 +456,7 @@ class HeldLease:
         def heartbeat(lease: Lease) -> LeaseWrite:
             return lease_writes.renew(lease, throughput, self._annotated(lease))
 
-        self.write(heartbeat, within=self._config.write_timeout)
+        self.write(heartbeat, within=self._config.write_timeout, in_doubt=True)
         return True
 
     def leave(self) -> Lease:
@@ -480,6 +617,15 @@ class HeldLeases:
         with self._lock:
             held = self._held.get(kept.lease.key) or self._outlived.get(kept.lease.key)
         return held is not None and held.may_have_made(kept.lease.counter)
+
+    def is_table_silent(self, now: float) -> bool:
+        """Return whether writes for leases wait for answers, and none that was sent since has got one.
+
+        Then others may have got none for theirs either, and that their leases stand still proves nothing.
+        """
+        held = self.all()
+        waiting = [since for each in held if (since := each.unanswered_since(now)) is not None]
+        return bool(waiting) and all(each.answered_at < min(waiting) for each in held)
 
     def all(self) -> list[HeldLease]:
         with self._lock:

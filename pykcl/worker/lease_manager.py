@@ -187,6 +187,10 @@ class LeaseManager:
         context.fleet.observe(rows, self._view)
         self._sync.scanned(before)
         self._names.scanned(self._view, self._busy(), is_consistent=consistent)
+        for held in context.held.all():
+            row = self._view.leases.get(held.key)
+            if row is not None:
+                held.scanned(row)
         if context.fleet.follows:
             self._leadership.scanned(rows, self._view)
             self._membership.scanned(self._leadership.reports)

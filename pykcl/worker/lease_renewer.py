@@ -113,17 +113,15 @@ class LeaseRenewer:
 
     def _dispatch(self) -> float:
         """Queue every heartbeat that is due, and see to it that somebody sends it; return the seconds to rest."""
-        self._rounds.measure_if_over(len(self._held))
+        all_held = self._held.all()
+        self._rounds.measure_if_over(len(all_held), sum(held.is_in_doubt for held in all_held))
         now = self._runtime.monotonic()
         with self._lock:
             waiting = self._under_way.union(self._queue)
             # One that failed is still due: it is tried again, and not at once.
             again_at = self._again_at = {held: at for held, at in self._again_at.items() if at > now}
-        there = [held for held in self._held.all() if held not in waiting and not held.is_over]
-        # At the end of the belief in any case: then it sends nothing, and the reader of that lease is woken.
-        left = {
-            held: min(max(held.next_renewal, again_at.get(held, now)), held.deadline) - now for held in there
-        }
+        there = [held for held in all_held if held not in waiting and not held.is_over]
+        left = {held: held.next_heartbeat(again_at.get(held, now)) - now for held in there}
         due, soonest = heartbeats_due(left, self._give)
         if self._enqueue(due):
             soonest = _ONE_MORE_AFTER

@@ -92,6 +92,11 @@ class LeaseScope:
             self._takeover.answered()
             self.on_change()
 
+    @property
+    def is_read(self) -> bool:
+        """True if Kinesis has answered a read, and nothing keeps this worker from the next one."""
+        return self.has_answered and not (self.held is not None and self.held.is_in_doubt)
+
     def delayed(self) -> None:
         """Something else holds up the first read: a parent shard that is still being read."""
         self._takeover.interrupted()
@@ -161,7 +166,15 @@ class LeaseScope:
         if until < inf:
             self.acks_until = until
         self.stop_requested = True
+        # In this order, and in `holds` the other way round: whichever comes last sees both.
+        if self.held is not None:
+            self.held.end_doubt_at(self.acks_until)
         self.wake.set()
+
+    def holds(self, held: HeldLease) -> None:
+        """Note the lease that was taken."""
+        self.held = held
+        held.end_doubt_at(self.acks_until)
 
     def must_stop(self) -> bool:
         """True once this shard is to be finished with: the worker stops, or the next owner has asked for the lease."""
@@ -178,9 +191,15 @@ class LeaseScope:
         grace = config.graceful_handoff_timeout
         return now + grace - min(config.write_timeout, grace / 5) - self.mine.asked_for(now)
 
-    def check(self) -> None:
-        """Raise LeaseLostError if the lease was taken and is no longer held."""
-        if self.held is not None:
+    def check(self, *, waits: bool = True) -> None:
+        """Raise LeaseLostError if the lease was taken and is no longer held. While it is in doubt, wait; or raise
+        LeaseInDoubt unless `waits`.
+        """
+        if self.held is None:
+            return
+        if waits:
+            self.held.wait_until_certain()
+        else:
             self.held.check()
 
     def pause(self, seconds: float) -> bool:

@@ -139,6 +139,8 @@ class LeaseWorker:
         held = self.scope.held
         if held is None or held.asked_for(now) <= self._context.config.graceful_handoff_timeout:
             return
+        if held.is_in_doubt:
+            return
         within = self._context.config.write_timeout
         try:
             if self.scope.progress is not None and self._context.config.checkpoint_mode != "manual":
@@ -257,7 +259,7 @@ class LeaseWorker:
         # Without an owner it is free, whatever a hand-over has left behind.
         before = seen.actual_owner if seen.owner is not None else None
         context.events.emit(LeaseTaken(shard=self.key, reason=reason, from_owner=before, counter=counter))
-        scope.held = held
+        scope.holds(held)
         context.held.add(held)
         context.has_taken.set()
         return Signal.TAKEN_FROM_LIVE_OWNER if scope.plan.is_steal else Signal.TAKEN

@@ -158,8 +158,8 @@ class RenewalRounds:
             self._slowest = max(self._slowest, took)
             self._worked = self._worked and worked
 
-    def measure_if_over(self, held: int) -> None:
-        """Measure the round, if it is over. held: how many leases there are."""
+    def measure_if_over(self, held: int, in_doubt: int) -> None:
+        """Measure the round, if it is over. held: how many leases there are; in_doubt: how many of them are."""
         now = self._runtime.monotonic() if self.meter.is_on else 0.0
         if now < self._ends:
             return
@@ -169,6 +169,7 @@ class RenewalRounds:
         self.meter.measure(
             "",
             (catalog.CURRENT_LEASES, float(held)),
+            (catalog.LEASES_IN_DOUBT, float(in_doubt)),
             # Losses are counted from the events. Emit 0 so that the series exists while the worker is alive.
             (catalog.LOST_LEASES, 0.0),
             (catalog.RENEW_ALL_LEASES.success, float(worked)),

@@ -10,9 +10,10 @@ from dataclasses import replace
 from enum import Enum
 from pathlib import Path
 from types import TracebackType
-from typing import TypeVar, cast
+from typing import Protocol, TypeVar, cast
 
 from pykcl.errors import (
+    LeaseInDoubt,
     LeaseLostError,
     NotAProcessor,
     ProcessingError,
@@ -57,6 +58,12 @@ _BEFORE_A_CHECKPOINT = ("initialize", "process_records", "shard_ended")
 """Methods that have to return before the checkpoint can move on."""
 
 
+class Check(Protocol):
+    """`LeaseScope.check`."""
+
+    def __call__(self, *, waits: bool = True) -> None: ...
+
+
 class ProcessorCalls:
     """Calls methods of one processor.
 
@@ -64,16 +71,16 @@ class ProcessorCalls:
     for `busy` nor for a worker that stops. standing: where a processor runs its records in other threads, returns where
     the one stands that the others wait for.
 
-    check: raises LeaseLostError if the lease is lost. pause: waits for a number of seconds and returns True if the
-    lease worker is to stop; raises LeaseLostError. on_call: called with the report of a call that raised, and with
-    None once process_records has returned.
+    check: raises LeaseLostError if the lease is lost; while it is in doubt, waits or raises LeaseInDoubt. pause:
+    waits for a number of seconds and returns True if the lease worker is to stop; raises LeaseLostError. on_call:
+    called with the report of a call that raised, and with None once process_records has returned.
     """
 
     def __init__(
         self,
         context: Context,
         shard: str,
-        check: Callable[[], None],
+        check: Check,
         pause: Callable[[float], bool],
         on_call: Callable[[ProcessorRaised | None], None],
     ) -> None:
@@ -237,13 +244,27 @@ class ProcessorCalls:
         self, method: str, call: Callable[[Input], object], argument: Input, *, only_if_held: bool
     ) -> BaseException | None:
         """Call the method and return its error. Raises LeaseLostError if the call needs a lease that is lost, and
-        StopAsked instead of a wait for its turn while the worker stops, or if the call was broken off."""
+        StopAsked instead of a wait for its turn while the worker stops, or if the call was
+        broken off. Waits while the lease is in doubt."""
+        while True:
+            if only_if_held:
+                self._check()
+            try:
+                return self._attempt_at_once(method, call, argument, only_if_held=only_if_held)
+            except LeaseInDoubt:
+                # Since a moment ago. Not waited for here: others wait for the turn, and no method is running.
+                continue
+
+    def _attempt_at_once(
+        self, method: str, call: Callable[[Input], object], argument: Input, *, only_if_held: bool
+    ) -> BaseException | None:
+        """Do the same as `_attempt`, and raise LeaseInDoubt instead of waiting."""
         with self._taken_turn(method), self._running(method):
             if only_if_held:
                 # The last step before the call, after every wait. 1) The lease is believed; 2) this thread waits for a
                 # lock, if only that of `busy`; 3) a heartbeat is rejected, and another worker has the lease; 4) the
                 # processor would be given a batch all the same.
-                self._check()
+                self._check(waits=False)
             began, raised = self._context.meter.clock(), None
             try:
                 with self._own_process.alone_leaves(method, self._shard):
@@ -278,7 +299,12 @@ class ProcessorCalls:
     def _taken_turn(self, method: str) -> AbstractContextManager[None]:
         if self.turn is None or method != "process_records":
             return nullcontext()
-        return self.turn.taken(self._context.runtime, self._pause)
+        return self.turn.taken(self._context.runtime, self._pause_for_turn)
+
+    def _pause_for_turn(self, seconds: float) -> bool:
+        """Pause as `pause` does, without a wait in doubt: the turn would come meanwhile, and others wait for it."""
+        self._check(waits=False)
+        return self._pause(seconds)
 
     @contextmanager
     def _running(self, method: str) -> Iterator[None]:
@@ -319,7 +345,7 @@ class ProcessorCalls:
             )
 
 
-CALLS_THE_PROCESSOR = ProcessorCalls._attempt.__code__
+CALLS_THE_PROCESSOR = ProcessorCalls._attempt_at_once.__code__
 """Code of the frame below which the frames of a processor's method are."""
 
 

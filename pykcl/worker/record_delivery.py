@@ -126,7 +126,7 @@ class RecordDelivery:
     def _read(self) -> Signal:
         failures = 0
         while True:
-            self._held.check()
+            self._scope.check()
             if (signal := self._before_read()) is not None:
                 return signal
             try:
@@ -494,7 +494,7 @@ class RecordDelivery:
     def shut_down(self) -> None:
         """Call shutdown_requested once. Raises LeaseLostError."""
         self._progress.update = catalog.UPDATE_LEASE_AT_END
-        self._held.check()
+        self._scope.check()
         checkpointer = ShardCheckpointer(self._progress, self._progress.done)
         request = ShutdownRequestedInput(self._held.key, self._context.stream.name, checkpointer)
         self._calls.once("shutdown_requested", self._processor.shutdown_requested, request)
@@ -506,7 +506,7 @@ class RecordDelivery:
 
     def flush_before_leaving(self) -> None:
         """Write the automatic checkpoint that is due. Raises LeaseLostError."""
-        self._held.check()
+        self._scope.check()
         if self._acking is not None:
             self._acking.close()
         if self._context.config.checkpoint_mode != "manual":

@@ -44,6 +44,8 @@ class TableScanner:
         self._busy_until = 0.0
         self.is_calm = False
         self._refused: set[str] = set()
+        # Since a scan that got no answer.
+        self._is_blind = False
 
     @property
     def next_at(self) -> float:
@@ -58,16 +60,25 @@ class TableScanner:
     def scan_all(self, *, consistent: bool = False) -> tuple[Row, ...]:
         """Scan all of it, and fold it into the view; the rows, those of others too. Raises as `LeaseTable.scan`."""
         context = self._context
+        was_blind, self._is_blind = self._is_blind, True
         with context.meter.timed(catalog.LIST_LEASES):
             scan = context.table.scan(consistent=consistent)
+        self._is_blind = False
         # The time after the scan: a counter in it stood so at the latest now, so an age is never overrated.
         now = context.runtime.monotonic()
         self._debt = self._debt_at(now) + scan.read_units
         self.scanned_at, self._units = now, scan.read_units
         own, refused = self._own(scan.rows)
         self._refused = refused
-        self.view = self.view.observe(own, now)
+        self.view = self._evident(self.view.observe(own, now), was_blind)
         return scan.rows
+
+    def _evident(self, view: LeaseView, was_blind: bool = False) -> LeaseView:
+        """Return what a scan proves: little, if this worker's own requests got no answers before it."""
+        context = self._context
+        if was_blind or context.held.is_table_silent(context.runtime.monotonic()):
+            return view.unwritten(context.config.renew_interval)
+        return view
 
     def pace(self, rows: int) -> None:
         """Plan the next scan after one of so many rows. Until `calm` is called there may be something to do."""
@@ -184,7 +195,7 @@ class TableScanner:
                 scan = context.table.scan_part(segment, self._schedule.segments)
             own, refused = self._own(scan.rows)
             self._refused |= refused
-            self.view = self.view.observe_part(own, context.runtime.monotonic())
+            self.view = self._evident(self.view.observe_part(own, context.runtime.monotonic()))
             seen |= {row.key for row in own if isinstance(row, Lease)}
         return frozenset(seen)
 

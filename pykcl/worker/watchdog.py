@@ -135,7 +135,7 @@ class Readiness:
         leases = view.leases
         # The very leases that may be acquired: one below a row nobody can understand is awaited by nobody.
         open_leases = view.tree.readable(leases, view.unreadable)
-        answered = {worker.key for worker in workers if worker.scope.has_answered}
+        answered = {worker.key for worker in workers if worker.scope.is_read}
         are_read = all(lease.key in answered or lease.owner not in (None, self._me) for lease in open_leases)
         if open_leases and are_read and not start_is_unfinished:
             self.everywhere.set()

@@ -128,6 +128,7 @@ class WorkerStatusReporter:
             checkpoint=str(lease.checkpoint) if lease else None,
             counter=lease.counter if lease else None,
             lease_valid_for=None if held is None else 0.0 if held.is_over else held.deadline - now,
+            in_doubt=held is not None and held.is_in_doubt,
             has_answered=worker.scope.has_answered,
             millis_behind_latest=behind[0] if behind else None,
             lag_age=max(0.0, now - behind[1]) if behind else None,

@@ -76,6 +76,7 @@ def lease(shard="shardId-0", **changes):
         checkpoint="5:0",
         counter=7,
         lease_valid_for=8.0,
+        in_doubt=False,
         has_answered=True,
         millis_behind_latest=0,
         lag_age=0.2,

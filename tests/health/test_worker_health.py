@@ -113,8 +113,10 @@ def test_while_only_heartbeats_are_refused_it_is_not_ready_either(new_fleet):
         Fault(before=denied(operation)) if operation == "UpdateItem" else None
     )
     fleet.wait(lambda: codes(worker) == (200, 503), 60, "not ready")
-    why = ask(worker, "/readyz")[1]
-    assert why.startswith("renewing leases has been failing for ")
+    assert ask(worker, "/readyz")[1].startswith("2 of 2 leases have been in doubt for up to ")
+    fleet.wait(
+        lambda: "renewing leases has been failing for " in ask(worker, "/readyz")[1], 60, "the trouble"
+    )
     (told,) = [one for one in status_of(worker)["worker"]["troubles"] if one["shard"] is None]
     assert told["what"] == "renewing leases"
     fleet.dynamodb.fault = None

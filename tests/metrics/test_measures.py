@@ -6,7 +6,7 @@ from metric_sinks import Recorder
 from pykcl import handler, lambda_processor
 from pykcl.errors import IteratorExpired, LeaseLostError
 from pykcl.event_dispatch import line_of
-from pykcl.events import DataLost, LeaseLost, LossReason, ReleaseUnacknowledged
+from pykcl.events import DataLost, LeaseDoubted, LeaseLost, LossReason, ReleaseUnacknowledged
 from pykcl.metrics import catalog
 from pykcl.metrics.catalog import CATALOGUE
 from pykcl.metrics.meter import measured
@@ -255,7 +255,10 @@ def test_heartbeats_that_fail_show_in_the_round(fleet):
     )
     fleet.wait(lambda: 0.0 in sink.of(catalog.RENEW_ALL_LEASES.success), what="a round that failed")
     assert 0.0 in sink.of(catalog.RENEW_LEASE.success)
-    fleet.wait(lambda: sum(sink.of(catalog.LEASES_LOST_BY_CAUSE, "Expired")) == 2.0, what="both losses")
+    fleet.wait(lambda: 2.0 in sink.of(catalog.LEASES_IN_DOUBT), what="both doubts")
+    assert not sink.labels(catalog.LEASES_LOST_BY_CAUSE)
+    fleet.dynamodb.fault = None
+    fleet.wait(lambda: sink.of(catalog.LEASES_IN_DOUBT)[-1] == 0.0, what="the end of both")
 
 
 def test_nothing_is_measured_where_metrics_are_off(fleet):
@@ -324,6 +327,12 @@ def _expired(fleet):
     )
 
 
+def _stopped_in_doubt(fleet):
+    _expired(fleet)
+    fleet.wait(lambda: len(fleet.happened(LeaseDoubted)) == 2, what="the doubt")
+    fleet.workers["w1"].stop()
+
+
 def test_a_shard_whose_end_is_not_written_is_behind_by_the_time_since_it_was_read(fleet):
     """Nobody reads its children meanwhile, and no page says so."""
     goes_on = fleet.simulation.runtime("w1").event()
@@ -369,7 +378,7 @@ def _table_gone(fleet):
 
 LOSSES = {
     "Taken": (_taken, "another worker took it", "w2"),
-    "Expired": (_expired, "no heartbeat succeeded in time", None),
+    "Expired": (_stopped_in_doubt, "no heartbeat was answered before the worker stopped", None),
     "Stalled": (_stalled, "process_records did not return within processor_timeout=60 s", None),
     "RowDeleted": (_row_deleted, "its row is gone", None),
     "RowUnreadable": (

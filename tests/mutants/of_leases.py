@@ -7,19 +7,21 @@ from dataclasses import replace
 from types import MappingProxyType
 
 from pykcl.errors import TemporaryError
-from pykcl.interfaces import Unknown
+from pykcl.interfaces import Applied, Rejected, Unknown
 from pykcl.model.lease import Lease, PykclMetadata
 from pykcl.planning.lease_assignment import Acquisition
 from pykcl.planning.lease_view import LeaseView
 from pykcl.planning.lifecycle import Signal
 from pykcl.testing.simulation import Guarantee
-from pykcl.worker import threads
+from pykcl.worker import held_leases, threads
 from pykcl.worker.context import Context
 from pykcl.worker.held_leases import HeldLease, HeldLeases
 from pykcl.worker.lease_manager import LeaseManager
 from pykcl.worker.lease_renewer import LeaseRenewer
+from pykcl.worker.lease_scope import LeaseScope
 from pykcl.worker.lease_worker import LeaseWorker
 from pykcl.worker.processor_calls import ProcessorCalls
+from pykcl.worker.record_delivery import RecordDelivery
 from tests.mutants.mutant import Function, Mutant, Patch
 
 
@@ -34,7 +36,7 @@ def expiry_by_wall_clock(patch: Patch) -> None:
         return lambda self, lease: stamped(metadata_for(self, lease), self.runtime, self.config.failover_time)
 
     def make_write(write: Function) -> Function:
-        def stamping(self, build, *, within=None):
+        def stamping(self, build, **how):
             def stamped_build(lease: Lease):
                 plain = build(lease)
                 if plain.after is None:
@@ -43,7 +45,7 @@ def expiry_by_wall_clock(patch: Patch) -> None:
                 written = tuple(sorted({*plain.written, "metadata"}))
                 return replace(plain, after=plain.after.with_(metadata=note), written=written)
 
-            return write(self, stamped_build, within=within)
+            return write(self, stamped_build, **how)
 
         return stamping
 
@@ -118,13 +120,65 @@ def no_answer_taken_for_a_heartbeat(patch: Patch) -> None:
 
 def belief_not_checked(patch: Patch) -> None:
     def make(check: Function) -> Function:
-        def only_if_reported(self):
+        def only_if_reported(self, **how):
             if self.is_over:
-                check(self)
+                check(self, **how)
 
         return only_if_reported
 
     patch.replace(HeldLease, "check", make)
+
+
+def expired_belief_taken_for_a_loss(patch: Patch) -> None:
+    def make(check: Function) -> Function:
+        def gives_up(self, **how):
+            self._doubt_ends = 0.0
+            check(self, **how)
+
+        return gives_up
+
+    patch.replace(HeldLease, "check", make)
+
+
+def calls_begin_in_doubt(patch: Patch) -> None:
+    patch.replace(HeldLease, "wait_until_certain", lambda _: lambda self: self.check(may_be_in_doubt=True))
+    patch.replace(
+        LeaseScope,
+        "check",
+        lambda _: lambda self, *, waits=True: self.held and self.held.wait_until_certain(),
+    )
+
+
+def all_is_written_in_doubt(patch: Patch) -> None:
+    def make(write: Function) -> Function:
+        return lambda self, build, *, within=None, in_doubt=False: write(
+            self, build, within=within, in_doubt=True
+        )
+
+    patch.replace(HeldLease, "write", make)
+    patch.replace(HeldLease, "wait_until_certain", lambda _: lambda self: self.check(may_be_in_doubt=True))
+
+
+def reads_go_on_in_doubt(patch: Patch) -> None:
+    patch.replace(RecordDelivery, "_is_to_end", lambda _: lambda self: self._scope.must_stop())
+
+
+def old_heartbeat_ends_a_doubt(patch: Patch) -> None:
+    patch.replace(held_leases, "first_sent", lambda _: lambda kept, sent, unknown_since: sent)
+
+
+def refusal_leaves_the_doubt(patch: Patch) -> None:
+    """A lease that somebody has taken is only in doubt: its processor is kept, and the counter is read from the row."""
+
+    def make(settle: Function) -> Function:
+        def hopeful(self, write, answer, sent):
+            if isinstance(answer, Rejected) and isinstance(answer.row, Lease) and self.is_in_doubt:
+                answer = Applied(answer.row.with_(owner=self.lease.owner, checkpoint=self.lease.checkpoint))
+            return settle(self, write, answer, sent)
+
+        return hopeful
+
+    patch.replace(HeldLease, "_record_answer", make)
 
 
 def first_trouble_is_fatal(patch: Patch) -> None:
@@ -224,6 +278,8 @@ def part_shows_no_life(patch: Patch) -> None:
     patch.replace(LeaseView, "observe_part", make)
 
 
+_DOUBT = "tests/worker/test_doubt.py::"
+
 BELIEF = (
     Mutant("B6", "a lease expires by the wall clock, at a time stored in its row", "vmware-go-kcl, kinsumer, harlow",
             (Guarantee.ONE_OWNER,), expiry_by_wall_clock),
@@ -257,4 +313,16 @@ BELIEF = (
             (Guarantee.ONE_OWNER, Guarantee.NO_CHURN, Guarantee.COUNTER_BY_ONE), owner_alone_shows_life),
     Mutant("M50", "that a lease moved between two scans of a segment is not noted", "-",
             (Guarantee.ONE_OWNER, Guarantee.NO_CHURN, Guarantee.COUNTER_BY_ONE), part_shows_no_life),
+    Mutant("M105", "a lease is lost once no heartbeat was answered in time, whoever has it", "here",
+            (Guarantee.NO_DUPLICATES,), expired_belief_taken_for_a_loss),
+    Mutant("M106", "calls begin while the lease is in doubt", "-",
+            (Guarantee.SILENT_AFTER_LOSS, Guarantee.ONE_OWNER), calls_begin_in_doubt),
+    Mutant("M107", "checkpoints are written while the lease is in doubt", "-", (), all_is_written_in_doubt,
+            tests=(_DOUBT + "test_a_call_that_runs_across_the_deadline_counts_once_the_lease_is_confirmed",)),
+    Mutant("M108", "shards are read while their leases are in doubt", "-", (), reads_go_on_in_doubt,
+            tests=(_DOUBT + "test_a_lease_that_stays_in_doubt_delegates_no_read",)),
+    Mutant("M109", "a heartbeat of which only the row tells ends the doubt", "-", (), old_heartbeat_ends_a_doubt,
+            tests=(_DOUBT + "test_a_heartbeat_of_unknown_outcome_is_no_proof_until_one_is_applied",)),
+    Mutant("M110", "a heartbeat that is refused while the lease is in doubt does not end it", "-",
+            (Guarantee.ONE_OWNER, Guarantee.SILENT_AFTER_LOSS, Guarantee.COUNTER_BY_ONE), refusal_leaves_the_doubt),
 )  # fmt: skip

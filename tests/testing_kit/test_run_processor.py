@@ -12,6 +12,7 @@ import pytest
 from kit_processors import ByHand, ChecksTooEarlyAndRaises, Fails, Orders, Raises
 
 from pykcl import ConfigError, ProcessorFailed, RecordProcessor
+from pykcl.events import LeaseDoubted
 from pykcl.testing import (
     RunFailed,
     assert_at_least_once,
@@ -209,8 +210,11 @@ def test_a_good_processor_loses_nothing_to_any_fault(fault, end):
     assert_no_loss(result)
 
 
-def test_a_lease_table_that_is_down_costs_the_lease():
-    assert "lease_lost" in methods(run_processor(Orders, TEN, faults=["lease_table_down"]))
+def test_a_lease_table_that_is_down_brings_the_lease_in_doubt_and_costs_nothing():
+    result = run_processor(Orders, TEN, faults=["lease_table_down"])
+    assert [event for event in result.events if isinstance(event, LeaseDoubted)]
+    assert methods(result) == ["initialize", "process_records", "shard_ended"]
+    assert result.duplicates == 0
 
 
 def test_throttled_reads_take_longer():

@@ -26,7 +26,7 @@ from pykcl.events import (
 )
 from pykcl.handlers.lambda_processor import lambda_processor
 from pykcl.model.kpl import aggregate
-from pykcl.testing.fleet import STREAM, RecordingProcessor
+from pykcl.testing.fleet import STREAM, TABLE, RecordingProcessor
 from pykcl.worker import signals
 from pykcl.worker.held_leases import Loss
 from pykcl.worker.watermark import Watermark
@@ -238,6 +238,9 @@ def test_after_a_stop_and_after_a_loss_acks_have_no_effect(acking):
     fleet.begin("w2")
     fleet.wait(lambda: len(fleet.processors) == 2 and len(given(fleet)) == 2, what="the others")
     fleet.simulation.freeze("w2", 25.0)
+    (row,) = fleet.items().values()
+    taken = str(int(row["leaseCounter"]["N"]) + 1)
+    fleet.dynamodb.put_raw(TABLE, {**row, "leaseOwner": {"S": "java"}, "leaseCounter": {"N": taken}})
     fleet.simulation.sleep(1.0)
     fleet.wait(lambda: fleet.happened(LeaseLost), 60, "the loss")
     assert fleet.processors[1].ack(0) == [False]

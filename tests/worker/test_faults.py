@@ -5,7 +5,7 @@ from functools import partial
 import pytest
 from botocore.exceptions import ReadTimeoutError
 
-from pykcl.events import FailureResolved, FailureStarted, LeaseLost, ReleaseUnacknowledged
+from pykcl.events import FailureResolved, FailureStarted, LeaseDoubted, LeaseLost, ReleaseUnacknowledged
 from pykcl.testing.fleet import STREAM, RecordingProcessor
 from pykcl.testing.memory.dynamodb import Fault
 from pykcl.testing.memory.expressions import aws_error
@@ -77,10 +77,10 @@ def test_a_stale_write_that_lands_after_its_sender_gave_up_changes_nothing(new_f
         return None
 
     fleet.dynamodb.fault = fault
-    fleet.wait(lambda: fleet.happened(LeaseLost), 60, "the lease to lapse")
-    fleet.dynamodb.fault = None
+    fleet.wait(lambda: fleet.happened(LeaseDoubted), 60, "the lease to be in doubt")
     fleet.start("w2")
-    fleet.wait(lambda: fleet.owners() and None not in fleet.owners().values(), 60)
+    fleet.wait(lambda: set(fleet.owners().values()) == {"w2"}, 60)
+    fleet.dynamodb.fault = None
     fleet.simulation.sleep(5)
     before = fleet.items()
     fleet.dynamodb.deliver_postponed()
@@ -129,9 +129,11 @@ def test_an_outage_longer_than_the_lease_stops_delivery_by_the_deadline_and_ever
         fleet.simulation.sleep(0.5)
     # Believed for 9 s from the last heartbeat, which was sent at most 10/3 s before; and read at least once a second.
     assert 9 - 10 / 3 - 1 <= delivered_at[-1] - down_since <= 9
-    assert len(fleet.happened(LeaseLost)) == 2
+    assert len(fleet.happened(LeaseDoubted)) == 2
     fleet.dynamodb.fault = None
     fleet.wait_delivered(put)
+    assert not fleet.happened(LeaseLost)
+    assert fleet.ledger.duplicates == 0
 
 
 def test_a_stop_while_the_lease_table_is_down_ends_in_time_and_says_what_was_not_released(new_fleet):

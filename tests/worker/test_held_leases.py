@@ -116,7 +116,11 @@ def test_a_lease_is_valid_without_a_lock_as_long_as_it_is_believed(new_fleet):
         fleet.simulation.sleep(0.25)
     fleet.simulation.sleep(0.6)
     assert not held.is_valid_unlocked()
-    fleet.wait(lambda: worker._held.snapshot().get(_shard(0)) is not held, 30, "the end of the registration")
+    assert held.is_in_doubt
+    fleet.dynamodb.fault = None
+    fleet.wait(held.is_valid_unlocked, 30, "the end of the doubt")
+    assert worker._held.snapshot()[_shard(0)] is held
+    worker.stop()
     assert worker._held.version > before
 
 

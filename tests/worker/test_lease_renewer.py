@@ -16,12 +16,15 @@ from pykcl.worker.measurements import RenewalRounds
 class Lease:
     """Stands for a HeldLease. takes: seconds until a heartbeat is answered."""
 
-    is_over = was_released = fails = False
+    is_over = was_released = fails = is_in_doubt = False
     error = TemporaryError
 
     def __init__(self, key, runtime, due, takes=0.0):
-        self.key, self.runtime, self.takes, self.deadline = key, runtime, takes, float("inf")
+        self.key, self.runtime, self.takes = key, runtime, takes
         self.next_renewal, self.sent = due, []
+
+    def next_heartbeat(self, again_at):
+        return max(self.next_renewal, again_at)
 
     def renew_if_due(self, give):
         now = self.runtime.monotonic()

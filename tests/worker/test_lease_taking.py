@@ -53,8 +53,11 @@ def test_a_lease_that_cannot_be_taken_is_not_asked_for_in_a_spin(new_fleet):
         return Fault(before=denied(operation))
 
     fleet.dynamodb.fault = forbid
-    fleet.wait(lambda: len(fleet.happened(LeaseLost)) == 2, 30, "both leases to lapse")
-    fleet.simulation.sleep(5.0)
+    for row in fleet.items().values():
+        taken = str(int(row["leaseCounter"]["N"]) + 1)
+        fleet.dynamodb.put_raw(TABLE, {**row, "leaseOwner": {"S": "dead"}, "leaseCounter": {"N": taken}})
+    fleet.wait(lambda: len(fleet.happened(LeaseLost)) == 2, 30, "both leases to be another's")
+    fleet.simulation.sleep(15.0)
     asked.clear()
     fleet.simulation.sleep(20.0)
     assert 20 <= len(asked) <= 50

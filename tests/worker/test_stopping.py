@@ -37,12 +37,13 @@ def _silent(*operations):
 class _Beating:
     """A lease that is held, as the renewer sees it; `beat` is set at its first heartbeat."""
 
-    key, is_over, next_renewal = "A", False, 0.0
+    key, is_over, is_in_doubt, next_renewal = "A", False, False, 0.0
 
     def __init__(self, key, runtime, beat):
         self.key, self._runtime, self._beat = key, runtime, beat
 
-    deadline = float("inf")
+    def next_heartbeat(self, again_at):
+        return max(self.next_renewal, again_at)
 
     def renew_if_due(self, give):
         self.next_renewal = self._runtime.monotonic() + 100.0

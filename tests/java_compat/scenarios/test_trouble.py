@@ -49,15 +49,17 @@ def test_scenario_39_beyond_the_fail_over_time_pykcl_fences_itself_before_java_t
     fleet.start_java("j1")
     throttle(fleet, "Scan", "renew", "checkpoint")
     (last_write, _) = fleet.moments[-1]
-    fleet.wait(lambda: fleet.lost_by("p1"), what="pykcl to fence itself")
+    fleet.wait(lambda: fleet.workers["p1"].status().leases[0].in_doubt, what="pykcl to fence itself")
     assert fleet.simulation.now - last_write <= BELIEF + 0.2
     assert fleet.owners()[key] == "p1", "nobody has taken it yet"
     fleet.put_everywhere(2)
     fleet.simulation.sleep(1)
     assert len(fleet.ledger.by("p1")) == 1
+    assert not fleet.lost_by("p1"), "nobody has taken it yet, so it may be confirmed"
     fleet.wait_owner("j1", key)
     fleet.wait_all_delivered()
     fleet.forget_steps()
+    fleet.wait(lambda: fleet.lost_by("p1"), what="pykcl to hear of it")
     fleet.simulation.sleep(FAILOVER)
     assert len(fleet.ledger.by("p1")) == 1
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from pykcl.events import Event, LeaseLost, LossReason, WorkerStopping
 from pykcl.testing.simulation.delivery import Ownership, Position
 from pykcl.testing.simulation.guarantees import Guarantee, Violations
 
@@ -29,6 +30,19 @@ class DuplicateChecker:
     ) -> None:
         self._violations, self._interval, self._now = violations, interval, now
         self._durable, self._failed, self._on_clock = durable, failed, on_clock
+        self._stopping: set[str] = set()
+
+    def heard(self, host: str, event: Event) -> None:
+        """Check that nobody gives up a lease for lost of which nothing shows that another worker has taken it.
+
+        It would take that again, and begin at its checkpoint.
+        """
+        if isinstance(event, WorkerStopping):
+            self._stopping.add(host)
+        elif isinstance(event, LeaseLost):
+            fine = event.reason is not LossReason.EXPIRED or host in self._stopping
+            what = f"{host} gives up {event.shard}, though no heartbeat was refused"
+            self._violations.expect(fine, Guarantee.NO_DUPLICATES, what)
 
     def batch_starts(self, owning: Ownership) -> None:
         """Check that all returned records are durable, except those that the checkpoint interval allows to repeat."""

@@ -14,7 +14,8 @@ _OVER = ("lost", "shut down", "over")
 
 
 class LifecycleChecker:
-    """believes: whether a host believes in a lease. threads: the names of its threads that have not ended.
+    """believes: whether a host believes in a lease. doubts: whether it is in doubt about it, so that nobody need hear.
+    threads: the names of its threads that have not ended.
 
     cannot_report: whether a host could not run since a time, for having been frozen. struck: whether one of its
     threads was, since a time: that thread reports nothing any more.
@@ -26,11 +27,12 @@ class LifecycleChecker:
         *,
         now: Callable[[], float],
         believes: Callable[[str, str], bool],
+        doubts: Callable[[str, str], bool],
         threads: Callable[[str], Collection[str]],
         cannot_report: Callable[[str, float], bool],
         struck: Callable[[str, float], bool],
     ) -> None:
-        self._violations, self._now, self._believes = violations, now, believes
+        self._violations, self._now, self._believes, self._doubts = violations, now, believes, doubts
         self._threads, self._cannot_report, self._struck = threads, cannot_report, struck
         self._open: dict[tuple[str, str], Ownership] = {}
         self._unheld_since: dict[tuple[str, str], float] = {}
@@ -65,7 +67,7 @@ class LifecycleChecker:
             if owning.state in _OVER or owning.is_durable_end:
                 del self._open[mark]
                 self._unheld_since.pop(mark, None)
-            elif owning.busy or self._believes(*mark):
+            elif owning.busy or self._believes(*mark) or self._doubts(*mark):
                 self._unheld_since.pop(mark, None)
             else:
                 self._check_silence(mark, owning)

@@ -96,6 +96,7 @@ class Observer:
             violations,
             now=now,
             believes=beliefs.believes,
+            doubts=beliefs.doubts,
             threads=lambda host: [task.name for task in simulation.unfinished(host)],
             cannot_report=lambda host, since: self.frozen.seconds_since(host, since) > 0,
             struck=self.struck.since,
@@ -128,6 +129,8 @@ class Observer:
     def asked_dynamodb(self, host: str, kind: str, key: str, code: str, *, failed: bool) -> None:
         """kind: of a write as `kind_of_write` says, of other requests the operation. code: of the error, or ""."""
         self.budgets.spent(host, kind, key, failed=failed)
+        if kind == "renew" and self._beliefs.doubts(host, key):
+            self.budgets.spent(host, "doubt", key, failed=failed)
         if failed:
             self._failed_writes[host, key] = self._now()
             if code in _DENIED:
@@ -160,6 +163,7 @@ class Observer:
     def heard(self, host: str, event: Event) -> None:
         self.fleet.heard(host, event)
         self.ownership.heard(host, event)
+        self.debts.heard(host, event)
         if isinstance(event, ProcessorRaised):
             self.raised.add(host)
         if isinstance(event, FleetJoined):

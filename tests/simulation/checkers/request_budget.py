@@ -49,7 +49,9 @@ def rules_for(options: Mapping[str, Any], failover: float) -> dict[str, Rule]:
     # Each of two children asks for its parent; and once more whenever a shard ends here.
     parents = 2 * 20 * _FASTEST / polling + 10
     return {
-        "renew": Rule(20, paced(failover / 2, 20, 3), tries=80),
+        "renew": Rule(20, paced(failover / 2, 20, 3), ("doubt",), tries=80),
+        # Heartbeats of a lease in doubt.
+        "doubt": Rule(20, paced(1.0, 20, 3)),
         "take": Rule(20, 15),
         "create": Rule(60, 12, tries=80),
         # One that was refused is sent again, as long as the row itself cannot be read to see why.

@@ -208,7 +208,7 @@ def _fleet_of_one():
     violations, simulation = Violations(), Simulation()
     now = partial(getattr, simulation, "now")
     lives = LifecycleChecker(
-        violations, now=now, believes=lambda host, key: False, threads=lambda host: ["pykcl-shard"],
+        violations, now=now, believes=lambda host, key: False, doubts=lambda host, key: False, threads=lambda host: ["pykcl-shard"],
         cannot_report=lambda host, since: False, struck=lambda host, since: False,
     )  # fmt: skip
     observer = SimpleNamespace(

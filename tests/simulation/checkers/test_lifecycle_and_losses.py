@@ -32,6 +32,7 @@ def lives():
     violations = Violations()
     checker = LifecycleChecker(
         violations, now=lambda: checker.time, believes=lambda host, key: checker.believed,
+        doubts=lambda host, key: False,
         threads=lambda host: checker.threads, cannot_report=lambda host, since: checker.frozen,
         struck=lambda host, since: checker.struck,
     )  # fmt: skip

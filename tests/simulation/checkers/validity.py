@@ -55,6 +55,11 @@ class ValidityChecker:
         held = self._held[host].snapshot().get(key) if host in self._held else None
         return held is not None and held.is_valid_unlocked()
 
+    def doubts(self, host: str, key: str) -> bool:
+        """Return whether the host neither believes in the lease now nor has lost it."""
+        held = self._held[host].snapshot().get(key) if host in self._held else None
+        return held is not None and held.is_in_doubt
+
     def forget(self, host: str) -> None:
         """Drop the leases that a killed host believed to hold."""
         self._held.pop(host, None)
