@@ -89,6 +89,8 @@ class FailureTracker:
         self._lock = runtime.lock()
         self._failing: dict[tuple[Activity, str | None], _Failure] = {}
         self._kinds: dict[tuple[Activity, str | None], _Kind] = {}
+        # When another worker took a lease from this one.
+        self._moved: dict[str, float] = {}
 
     def failed(self, what: Activity, error: Exception, *, shard: str | None = None) -> None:
         now = self._runtime.monotonic()
@@ -120,6 +122,15 @@ class FailureTracker:
         """The shards something is failing for."""
         with self._lock:
             return {shard for _, shard in self._failing if shard is not None}
+
+    def has_moved_again(self, shard: str, within: float) -> bool:
+        """Note that another worker took the lease; return True if one did so within so many seconds before."""
+        now = self._runtime.monotonic()
+        with self._lock:
+            before = self._moved.get(shard)
+            # Made anew without what is too old to matter: shards come and go for years.
+            self._moved = {each: at for each, at in self._moved.items() if now - at < within} | {shard: now}
+        return before is not None and now - before < within
 
     def over(self, shard: str) -> None:
         """End all failures that were reported for this shard: another worker has it now."""

@@ -540,8 +540,6 @@ class HeldLeases:
         # When the first take was sent of which nobody knows whether it took effect.
         self._unknown_takes: dict[str, float] = {}
         self._outlived: dict[str, HeldLease] = {}
-        # When another worker took it, in monotonic seconds.
-        self._moved: dict[str, float] = {}
         self.changed = runtime.event()
         self.version = 0
 
@@ -595,15 +593,6 @@ class HeldLeases:
                 if not held.was_released:
                     self._outlived[held.key] = held
                 self.version += 1
-
-    def has_moved_again(self, key: str, within: float) -> bool:
-        """Note that another worker took the lease; return True if one did so within so many seconds before. Takes no
-        lock: only one thread works on a lease."""
-        now = self._runtime.monotonic()
-        before = self._moved.get(key)
-        # Made anew without what is too old to matter: shards come and go for years.
-        self._moved = {**{each: at for each, at in self._moved.items() if now - at < within}, key: now}
-        return before is not None and now - before < within
 
     def _is_old_take(self, kept: Applied) -> bool:
         """True if a take that only the row confirms may be an older one, of when this worker lost the lease.

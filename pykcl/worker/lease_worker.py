@@ -401,7 +401,7 @@ class LeaseWorker:
             loss = Loss.of(LossReason.HANDED_OVER, new_owner=mine.lease.owner)
         loss = loss or Loss.of(LossReason.OTHER)
         within = _BACK_AND_FORTH * self._context.config.failover_time
-        is_planned = loss.is_planned and not self._context.held.has_moved_again(self.key, within)
+        is_planned = loss.is_planned and not self._context.failures.has_moved_again(self.key, within)
         self._context.events.emit(
             LeaseLost(
                 shard=self.key,

@@ -87,22 +87,22 @@ def test_a_worker_waits_for_a_source_that_fails_at_its_start_and_names_it(source
     assert not start.thread.is_alive()
 
 
-def test_a_source_that_a_file_names_is_waited_for_too(source):
+def named_by_a_file(source):
+    """Clients of `credentials` in a configuration file."""
     specs = {
         service: ClientSpec(credentials=(CredentialsSource(kind=KINDS[type(source)]),))
         for service in ("kinesis", "dynamodb")
     }
-    start = started(open_specified_clients(Config(application="orders-app", stream="orders"), specs))
-    waiting_for(lambda: start.raised or causes(start))
-    assert source.name in causes(start)[0]
-    source.come("AKID")
-    start.thread.join(60)
-    start.worker.stop()
-    assert not start.raised
+    return {"clients": open_specified_clients(Config(application="orders-app", stream="orders"), specs)}
 
 
-def test_the_source_of_a_session_that_is_passed_is_waited_for_too(source):
-    start = started(session=boto3.Session())
+def of_a_session(source):
+    return {"session": boto3.Session()}
+
+
+@pytest.mark.parametrize("given", [named_by_a_file, of_a_session])
+def test_a_source_that_a_file_or_a_session_names_is_waited_for_too(source, given):
+    start = started(**given(source))
     waiting_for(lambda: start.raised or causes(start))
     assert source.name in causes(start)[0]
     source.come("AKID")
