@@ -3,7 +3,7 @@
     python -m benchmarks [--quick] [NAME ...]
 
 Without names: all that fit into twenty minutes on a quiet machine, what matters most first. By name only: `kclpy_doors`,
-which takes a quarter of an hour by itself, `iteration`, and `real_hand_over`. --quick: tiny rounds, to see that everything runs; the
+which takes a quarter of an hour by itself, `iteration`, `shards`, and `real_hand_over`. --quick: tiny rounds, to see that everything runs; the
 figures mean nothing, and `check` is left out unless it is named.
 """
 
@@ -29,13 +29,14 @@ QUICK = {
     "paced_calls": "--rounds 1 --window 1",
     "iteration": "--rounds 1 --window 1",
     "lanes": "--records 500 --rounds 1",
+    "shards": "--shards 20 --patience 60",
     "kclpy_doors": "--records 4000 --rounds 1 --window 8 --idle 5",
 }
 USUAL = (
     "peers", "check", "cost", "failover", "pictures", "idle_leases", "read_path", "lease_scan", "deaggregation",
     "metrics_cost", "two_processes", "memory", "paced_calls", "lanes",
 )  # fmt: skip
-LEAVE_RESULTS = ("peers", "cost", "failover", "memory", "paced_calls", "iteration")
+LEAVE_RESULTS = ("peers", "cost", "failover", "memory", "paced_calls", "iteration", "shards")
 SAID = {0: "goals met", 1: "GOAL MISSED", NOT_RUN: "NOT RUN: what it needs is missing here"}
 
 

@@ -16,9 +16,10 @@ from pykcl.model import lease_writes
 from pykcl.model.checkpoint import Checkpoint
 from pykcl.model.fleet_rows import decimal_text
 from pykcl.model.lease import Lease, PykclMetadata, Standstill, UnreadableRow
-from pykcl.model.lease_writes import LeaseWrite, is_checkpoint_of_others
+from pykcl.model.lease_writes import LeaseWrite, is_checkpoint_of_others, resolve_conflict
 from pykcl.runtime import Event, Runtime
 from pykcl.worker.signals import OwnProcess
+from pykcl.worker.write_gate import Rank, WriteGate
 
 _LONGEST_WAIT = 1.0
 """Seconds between two checks of a lease that is in doubt."""
@@ -77,6 +78,7 @@ class HeldLease:
         config: Config,
         wake: Event,
         events: Events,
+        gate: WriteGate | None = None,
     ) -> None:
         self.key = lease.key
         self.fencing_token = lease.counter
@@ -85,6 +87,7 @@ class HeldLease:
         self._config = config
         self._wake = wake
         self._events = events
+        self._gate = gate or WriteGate(runtime, config.answer_in_time)
         self._one_write = runtime.lock()
         self._state = runtime.lock()
         self._lease = lease
@@ -174,19 +177,6 @@ class HeldLease:
         with self._state:
             return self._released
 
-    def unanswered_since(self, now: float) -> float | None:
-        """Return when the first write was sent that waits for its answer for long, or got none; None: there is none."""
-        writing_since = self._writing_since
-        waits = writing_since is not None and now - writing_since > self._config.request_timeout / 2
-        if self._unknown_since is not None:
-            return self._unknown_since
-        return writing_since if waits else None
-
-    @property
-    def answered_at(self) -> float:
-        """Monotonic seconds at which the last write was sent that was answered."""
-        return self._sent
-
     def may_have_made(self, counter: int) -> bool:
         """True if a write under this lease, answered or not, may have left the row with `counter`."""
         with self._state:
@@ -270,6 +260,11 @@ class HeldLease:
         self._doubt_ends = until
         self._is_certain.set()
 
+    def still_held(self) -> bool:
+        """Return True; raise as `check`."""
+        self.check()
+        return True
+
     def _refuse_a_fork(self) -> None:
         """Refuse a forked process before any lock: the thread that had the lock at the fork cannot release it there."""
         if not self._own_process.is_this:
@@ -292,17 +287,23 @@ class HeldLease:
         )
 
     def write(
-        self, build: Callable[[Lease], LeaseWrite], *, within: float | None = None, in_doubt: bool = False
+        self,
+        build: Callable[[Lease], LeaseWrite],
+        *,
+        within: float | None = None,
+        rank: Rank = Rank.CHECKPOINT,
     ) -> Lease:
         """Send one conditional write built on the row as believed; return the row after it.
 
-        within: seconds to keep trying; by default as long as the lease is believed. in_doubt: send it also while the
-        lease is in doubt: a heartbeat.
+        within: seconds to keep trying, from its turn at the gate on; by default as long as the lease is believed. A
+        heartbeat is sent also while the lease is in doubt.
         Raises LeaseLostError, LeaseInDoubt, or another TemporaryError when the outcome is still unknown (the belief
         stays until its deadline).
         """
         self._refuse_a_fork()
-        with self._one_write:
+        in_doubt = rank is Rank.HEARTBEAT
+        # The gate first: while this write waits for its turn, heartbeats of the same lease go.
+        with self._gate.passed(rank, is_wanted=self.still_held), self._one_write:
             self.check(may_be_in_doubt=in_doubt)
             sent = self._runtime.monotonic()
             until = self.deadline if within is None else min(self.deadline, sent + within)
@@ -456,7 +457,7 @@ class HeldLease:
         def heartbeat(lease: Lease) -> LeaseWrite:
             return lease_writes.renew(lease, throughput, self._annotated(lease))
 
-        self.write(heartbeat, within=self._config.write_timeout, in_doubt=True)
+        self.write(heartbeat, within=self._config.write_timeout, rank=Rank.HEARTBEAT)
         return True
 
     def leave(self) -> Lease:
@@ -471,7 +472,7 @@ class HeldLease:
             end = lease_writes.release if lease.checkpoint_owner is None else lease_writes.hand_over
             return end(lease, self._annotated(lease))
 
-        return self.write(leaving, within=self._config.write_timeout)
+        return self.write(leaving, within=self._config.write_timeout, rank=Rank.RELEASE)
 
     def _annotated(self, lease: Lease) -> PykclMetadata | None:
         """Return the private map with the note as it is to be; None if it is so, or if another worker wrote the map."""
@@ -527,17 +528,22 @@ def first_sent(kept: Applied, sent: float, unknown_since: float | None) -> float
     return sent if unknown_since is None or not kept.confirmed_by_read else min(sent, unknown_since)
 
 
+_READ_AGAIN_AFTER = 0.5
+"""Seconds until a row that could not be read is read again."""
+
+
 class HeldLeases:
     """The registry: lease workers put in what they took; the renewer goes over it.
 
-    version: grows with every change of who is in it.
+    in_time: seconds, of the gate. version: grows with every change of who is in it.
     """
 
-    def __init__(self, runtime: Runtime) -> None:
+    def __init__(self, runtime: Runtime, *, in_time: float = 0.6) -> None:
         self._runtime = runtime
+        self.gate = WriteGate(runtime, in_time)
         self._lock = runtime.lock()
         self._held: dict[str, HeldLease] = {}
-        # When the first take was sent of which nobody knows whether it took effect.
+        # The earliest moment at which a take may have taken effect of which nobody knows whether it did.
         self._unknown_takes: dict[str, float] = {}
         self._outlived: dict[str, HeldLease] = {}
         self.changed = runtime.event()
@@ -552,19 +558,28 @@ class HeldLeases:
         meter: Meter,
         wake: Event,
         events: Events,
+        rank: Rank = Rank.TAKE,
+        is_wanted: Callable[[], bool] = lambda: True,
     ) -> HeldLease | None:
         """Take a lease, which is then to be put in with `add`. None: it is another worker's, or seems to be.
 
-        Raises TemporaryError if no answer came. The take may have landed: then the row names us without a reader, and
-        is taken again once it has expired.
+        rank, is_wanted: as of `WriteGate.passed`; None where the take is not wanted any more.
+        Raises TemporaryError if no answer came, and the row does not show the take. It may still land: then the row
+        names us without a reader, and is taken again once it has expired.
         """
-        key, sent = take.key, self._runtime.monotonic()
-        with meter.timed(catalog.TAKE_LEASE):
-            answer = table.write(take, until=sent + config.write_timeout)
-        unknown_since = self._unknown_takes.pop(key, None)
-        if isinstance(answer, Unknown):
-            self._unknown_takes[key] = sent if unknown_since is None else unknown_since
-            raise TemporaryError(answer.cause)
+        with self.gate.passed(rank, is_wanted=is_wanted) as may_send:
+            if not may_send:
+                return None
+            key, sent = take.key, self._runtime.monotonic()
+            with meter.timed(catalog.TAKE_LEASE):
+                answer = table.write(take, until=sent + config.write_timeout)
+            unknown_since = self._unknown_takes.pop(key, None)
+            if isinstance(answer, Unknown):
+                self._unknown_takes[key] = sent if unknown_since is None else unknown_since
+                settled = self._settled_take(take, table, sent + config.belief_time, is_wanted)
+                if settled is None:
+                    raise TemporaryError(answer.cause)
+                answer, unknown_since = settled, self._unknown_takes.pop(key, None)
         if not isinstance(answer, Applied) or answer.lease is None or self._is_old_take(answer):
             return None
         sent = first_sent(answer, sent, unknown_since)
@@ -576,7 +591,30 @@ class HeldLeases:
             config=config,
             wake=wake,
             events=events,
+            gate=self.gate,
         )
+
+    def _settled_take(
+        self, take: LeaseWrite, table: LeaseTable, until: float, is_wanted: Callable[[], bool]
+    ) -> Applied | Rejected | None:
+        """Return what the row says of a take that got no answer; None: nothing by then, or it has not landed so far.
+
+        until: monotonic seconds. The take counts from when it was sent, so later the answer is of no use.
+        """
+        while (asked := self._runtime.monotonic()) < until and is_wanted():
+            try:
+                row = table.read(take.key)
+            except TemporaryError:
+                self._runtime.event().wait(_READ_AGAIN_AFTER)
+                continue
+            if resolve_conflict(take, row) == "applied" and isinstance(row, Lease):
+                return Applied(row, confirmed_by_read=True)
+            if not isinstance(row, Lease) or row.counter != take.seen.counter or row.owner != take.seen.owner:
+                return Rejected(row)
+            # It may still be under way; but it cannot have taken effect before this question.
+            self._unknown_takes[take.key] = asked
+            return None
+        return None
 
     def add(self, held: HeldLease) -> None:
         with self._lock:
@@ -606,15 +644,6 @@ class HeldLeases:
         with self._lock:
             held = self._held.get(kept.lease.key) or self._outlived.get(kept.lease.key)
         return held is not None and held.may_have_made(kept.lease.counter)
-
-    def is_table_silent(self, now: float) -> bool:
-        """Return whether writes for leases wait for answers, and none that was sent since has got one.
-
-        Then others may have got none for theirs either, and that their leases stand still proves nothing.
-        """
-        held = self.all()
-        waiting = [since for each in held if (since := each.unanswered_since(now)) is not None]
-        return bool(waiting) and all(each.answered_at < min(waiting) for each in held)
 
     def all(self) -> list[HeldLease]:
         with self._lock:

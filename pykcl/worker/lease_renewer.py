@@ -71,6 +71,7 @@ class LeaseRenewer:
             # Under the lock: a helper that finds the queue empty either clears its call before this, and is woken, or
             # sees that it must not. 1) It sees no stop; 2) both are set; 3) it clears its call, and sleeps on.
             self._stop.set()
+            self._held.gate.heartbeats_due = 0
             for call in self._calls:
                 call.set()
         self._held.changed.set()
@@ -138,6 +139,7 @@ class LeaseRenewer:
             if self._stop.is_set():
                 return False
             self._queue.extend(due)
+            self._held.gate.heartbeats_due = len(self._queue)
             if not self._queue:
                 return False
             most = min(MAX_HELPERS, len(self._held))
@@ -184,6 +186,7 @@ class LeaseRenewer:
                 self._resting.remove(call)  # it was not called, but checks from time to time
             if self._queue:
                 held = self._queue.pop(0)
+                self._held.gate.heartbeats_due = len(self._queue)
                 self._under_way.add(held)
                 return held
             if call is not None and not self._stop.is_set():

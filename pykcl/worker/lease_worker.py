@@ -247,10 +247,13 @@ class LeaseWorker:
                 meter=context.meter,
                 wake=scope.wake,
                 events=context.events,
+                is_wanted=lambda: not scope.stop_requested,
             )
         except TemporaryError as error:
             context.failures.failed(Activity.TAKING, error, shard=self.key)
             return Signal.REFUSED
+        if held is None and scope.must_stop():
+            return Signal.STOP
         context.failures.worked(Activity.TAKING, shard=self.key)
         if held is None:
             context.events.emit(LeaseTakeFailed(shard=self.key))

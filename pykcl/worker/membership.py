@@ -24,6 +24,7 @@ from pykcl.planning.membership import (
 from pykcl.planning.read_schedule import jittered
 from pykcl.status import Activity
 from pykcl.worker.context import Context
+from pykcl.worker.write_gate import Rank
 
 _CPU_LIMIT = 100.0
 """Percent: how far the leader may load a worker that reports its CPU; Java's default."""
@@ -123,6 +124,7 @@ class Membership:
             meter=context.meter,
             wake=context.runtime.event(),
             events=context.events,
+            rank=Rank.HEARTBEAT,
         )
         if held is not None:
             context.held.add(held)

@@ -137,7 +137,7 @@ def _ensure_lease(context: Context, held: HeldLease, child: Shard) -> None:
         # have read and deleted since, and its records would come a second time; whoever wakes up here finds that the
         # time it may believe in its lease has run out. What remains is a freeze while the request is on its way.
         held.check()
-        if create_lease(context, creation, catalog.CREATE_LEASE_AT_END):
+        if create_lease(context, creation, catalog.CREATE_LEASE_AT_END, is_wanted=held.still_held):
             # By whoever created the lease, and so once: what fails here is tried again and again.
             for one in unread:
                 if creation.lease.key == one.after[0]:

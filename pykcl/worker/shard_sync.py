@@ -39,6 +39,7 @@ from pykcl.worker.context import Context
 from pykcl.worker.stream_identity import ShardKnown
 from pykcl.worker.table_scanner import TableScanner
 from pykcl.worker.threads import ThreadHeartbeat
+from pykcl.worker.write_gate import Rank
 
 _STARTS = (CreationReason.START, CreationReason.OLDEST_LISTED)
 """Reasons of creations that start the application; the second as well, for it completes a start that was broken off."""
@@ -291,16 +292,23 @@ class ShardSync:
 
 
 def create_lease(
-    context: Context, creation: LeaseCreation, what: catalog.Timed = catalog.CREATE_LEASE
+    context: Context,
+    creation: LeaseCreation,
+    what: catalog.Timed = catalog.CREATE_LEASE,
+    *,
+    is_wanted: Callable[[], bool] = lambda: True,
 ) -> bool:
     """Put one row if its key is free; return whether this call did. Raises TemporaryError, SetupError.
 
-    what: the operation it is measured as.
+    what: the operation it is measured as. is_wanted: as of `WriteGate.passed`.
     """
     lease = creation.lease
     noted = lease.with_(metadata=context.metadata_for(lease))
-    until = context.runtime.monotonic() + context.config.write_timeout
-    with context.meter.timed(what):
+    gate = context.held.gate
+    with gate.passed(Rank.CHECKPOINT, is_wanted=is_wanted) as may_send, context.meter.timed(what):
+        if not may_send:
+            return False
+        until = context.runtime.monotonic() + context.config.write_timeout
         answer = context.table.write(lease_writes.create(noted), until=until)
         if isinstance(answer, Unknown):
             raise TemporaryError(
@@ -377,11 +385,15 @@ class LatestStart:
         """Put the row, at LATEST or not; `fix_positions` came before. Raises TemporaryError, SetupError."""
         lease = plan.lease
         if not _begins_now(lease):
-            create_lease(self._context, plan)
+            create_lease(self._context, plan, is_wanted=self._goes_on)
             return
         noted = replace(plan, lease=lease.with_(metadata=PykclMetadata(latest_from=self.since)))
-        if create_lease(self._context, noted) and lease.key in self._fixed:
+        is_new = create_lease(self._context, noted, is_wanted=self._goes_on)
+        if is_new and lease.key in self._fixed:
             self.opened[lease.key] = self._fixed[lease.key]
+
+    def _goes_on(self) -> bool:
+        return not self._stopping()
 
     def forget(self, keys: Iterable[str]) -> None:
         """Forget leases that a worker has taken: reading continues from the row."""

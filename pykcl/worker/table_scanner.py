@@ -76,7 +76,7 @@ class TableScanner:
     def _evident(self, view: LeaseView, was_blind: bool = False) -> LeaseView:
         """Return what a scan proves: little, if this worker's own requests got no answers before it."""
         context = self._context
-        if was_blind or context.held.is_table_silent(context.runtime.monotonic()):
+        if was_blind or context.held.gate.is_silent():
             return view.unwritten(context.config.renew_interval)
         return view
 

@@ -22,6 +22,7 @@ from pykcl.worker.lease_scope import LeaseScope
 from pykcl.worker.lease_worker import LeaseWorker
 from pykcl.worker.processor_calls import ProcessorCalls
 from pykcl.worker.record_delivery import RecordDelivery
+from pykcl.worker.write_gate import Rank
 from tests.mutants.mutant import Function, Mutant, Patch
 
 
@@ -151,8 +152,8 @@ def calls_begin_in_doubt(patch: Patch) -> None:
 
 def all_is_written_in_doubt(patch: Patch) -> None:
     def make(write: Function) -> Function:
-        return lambda self, build, *, within=None, in_doubt=False: write(
-            self, build, within=within, in_doubt=True
+        return lambda self, build, *, within=None, **how: write(
+            self, build, within=within, rank=Rank.HEARTBEAT
         )
 
     patch.replace(HeldLease, "write", make)
