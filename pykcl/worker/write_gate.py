@@ -141,7 +141,9 @@ class WriteGate:
         Then other workers may have got none for theirs either, and that their leases stand still proves nothing.
         """
         now = self._runtime.monotonic()
-        waiting = [since for since in tuple(self._in_flight.values()) if now - since > 2 * self.window.in_time]
+        waiting = [
+            since for since in tuple(self._in_flight.values()) if now - since > 2 * self.window.in_time
+        ]
         if self._unanswered > self._answered:
             waiting.append(self._unanswered)
         return self._answered < min(waiting, default=inf) < inf
