@@ -26,8 +26,9 @@ from pykcl.worker.lease_scope import LeaseScope
 from pykcl.worker.measurements import PageMeasures
 from pykcl.worker.prefetch import Answer
 from pykcl.worker.processor_calls import CallResult, index_of
+from pykcl.worker.reading_place import Page
 from pykcl.worker.shard_end import NOT_RETURNED, children_of_a_gone_shard
-from pykcl.worker.shard_reader import Page, ShardReader
+from pykcl.worker.shard_reader import ShardReader
 from pykcl.worker.turns import StopAsked, turn_of
 from pykcl.worker.watermark import Watermark
 from pykcl.worker.window_delivery import WindowDelivery, windows_of
