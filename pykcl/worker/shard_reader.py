@@ -49,7 +49,7 @@ class ShardReader:
     ) -> None:
         self._context = context
         self._shard_id = shard_id
-        self._reserve = reserve or self._wait_for_space
+        self._reserve = reserve or context.memory.reserve_page
         self._place = ReadingPlace(context, shard_id, hash_range, first, after)
         self._iterator = iterator
         self._refusals = 0
@@ -170,9 +170,6 @@ class ShardReader:
         self._reserved = size
         return answer
 
-    def _wait_for_space(self, size: int, give_up: Callable[[], bool]) -> bool:
-        return self._context.memory.reserve(size, give_up=give_up, timeout=1.0)
-
     def _kept(self, answer: Answer) -> Answer:
         self._reserved = bytes_kept(answer)
         return answer
@@ -259,6 +256,10 @@ class ShardReader:
         self._schedule = self._schedule_after(fetched)
         self._iterator = fetched.next_iterator
         return fetched.next_iterator, poll_window(self._schedule)
+
+    def awaited(self) -> Callable[[], float] | None:
+        """None: a read that brought no page is to be tried again."""
+        return None
 
     @property
     def too_soon(self) -> float:
