@@ -15,7 +15,7 @@ from pykcl.errors import NO_UTF8, ConfigError, is_utf8, shown
 from pykcl.metrics.catalog import MetricsLevel, metrics_problem, parts
 from pykcl.model.checkpoint import StartPosition
 from pykcl.model.dead_letter import Address
-from pykcl.model.shard import STREAM_ARN
+from pykcl.model.shard import STREAM_ARN, consumer_problem
 from pykcl.times import epoch_millis, parse_time
 
 
@@ -59,6 +59,7 @@ CheckpointMode = Literal["auto", "interval", "manual", "ack"]
 OnError = Literal["retry", "skip", "raise"]
 HttpTransport = Literal["auto", "direct", "boto3"]
 RecordEncoding = Literal["auto", "cbor", "json"]
+Retrieval = Literal["polling", "fanout"]
 LeaseScanMode = Literal["auto", "full", "segmented"]
 FleetMode = Literal["auto", "2x", "3x"]
 Eligibility = Literal["never", "fallback", "equal"]
@@ -134,6 +135,12 @@ class Config:
     """Whether the user records of an aggregated (KPL) record are delivered one by one. False: as that one record."""
     call_with_empty_batches: bool = False
     """Whether process_records is called with an empty batch, too, when a read brought nothing."""
+    retrieval: Retrieval = "polling"
+    """How records are read. "polling": by GetRecords. "fanout": Kinesis pushes and bills them (enhanced fan-out)."""
+    consumer: str | None = None
+    """Name or ARN of the consumer of enhanced fan-out; one application can use it. None: that of the application."""
+    register_consumer: bool = True
+    """Whether a missing consumer may be registered. It is billed until somebody deregisters it."""
     idle_time_between_reads: float | None = None
     """Pause between reads of a shard that is caught up. None: 0.25 s while records arrive, up to 1 s while none do."""
     max_buffered_bytes: int = 256 * 1024 * 1024
@@ -220,6 +227,8 @@ class Config:
         _check_choices(self)
         _check_policies(self)
         problem = metrics_problem(self.metrics, self.metrics_dimensions, self.metrics_namespace)
+        if self.retrieval == "fanout" and not problem:
+            problem = consumer_problem(self.consumer, self.application, self.stream)
         if problem:
             raise ConfigError(problem)
         start_position(self.initial_position)
@@ -332,12 +341,12 @@ def nearest_names(name: str, known: Iterable[str], shown: Callable[[str], str]) 
 
 _TEXTS = (
     "application", "stream", "table_name", "region", "worker_id", "coordinator_state_table", "worker_metrics_table",
-    "dead_letters", "metrics", "metrics_dimensions", "metrics_namespace",
+    "dead_letters", "metrics", "metrics_dimensions", "metrics_namespace", "consumer",
 )  # fmt: skip
 _NEVER_NONE = ("application", "stream", "metrics", "metrics_dimensions")
 _FLAGS = (
     "bisect", "call_with_empty_batches", "deaggregate", "show_errors", "create_table", "table_deletion_protection",
-    "point_in_time_recovery", "rescue",
+    "point_in_time_recovery", "rescue", "register_consumer",
 )  # fmt: skip
 
 
@@ -454,6 +463,7 @@ def _check_choices(config: Config) -> None:
         ("on_error", ("retry", "skip", "raise")),
         ("http_transport", ("auto", "direct", "boto3")),
         ("record_encoding", ("auto", "cbor", "json")),
+        ("retrieval", ("polling", "fanout")),
         ("lease_scan_mode", ("auto", "full", "segmented")),
         ("fleet_mode", ("auto", "2x", "3x")),
         ("leader", ("never", "fallback", "equal")),
@@ -465,15 +475,21 @@ def _check_choices(config: Config) -> None:
             near = difflib.get_close_matches(value if isinstance(value, str) else "", allowed, n=1)
             hint = f" Did you mean {near[0]!r}?" if near else ""
             raise ConfigError(f"{name}={shown(value)} is not one of {', '.join(map(repr, allowed))}.{hint}")
-    for mode, name, why in (
-        ("interval", "checkpoint_interval", "nothing is written at intervals"),
-        ("ack", "max_unacked", "nothing is acked"),
+    for option, mode, name, why in (
+        ("checkpoint_mode", "interval", "checkpoint_interval", "nothing is written at intervals"),
+        ("checkpoint_mode", "ack", "max_unacked", "nothing is acked"),
+        ("retrieval", "fanout", "consumer", "GetRecords has no consumers"),
+        ("retrieval", "fanout", "register_consumer", "GetRecords has no consumers"),
     ):
-        value, default = getattr(config, name), Config.__dataclass_fields__[name].default
-        if config.checkpoint_mode != mode and value != default:
+        value, default, chosen = (
+            getattr(config, name),
+            Config.__dataclass_fields__[name].default,
+            getattr(config, option),
+        )
+        if chosen != mode and value != default:
             raise ConfigError(
-                f"{name}={value} has no meaning with checkpoint_mode={config.checkpoint_mode!r}: {why}. "
-                f"Use checkpoint_mode={mode!r}, or drop {name}."
+                f"{name}={shown(value)} has no meaning with {option}={chosen!r}: {why}. "
+                f"Use {option}={mode!r}, or drop {name}."
             )
     if config.record_encoding == "cbor" and config.http_transport == "boto3":
         raise ConfigError(

@@ -215,6 +215,18 @@ class ShardGone(PyKclError):
     """Kinesis says that the shard does not exist: it was trimmed away, or belongs to another stream."""
 
 
+class SubscriptionOver(PyKclError):
+    """A subscription of enhanced fan-out has ended in good order, as each does after five minutes. Subscribe again."""
+
+
+class SubscriptionTaken(TemporaryError):
+    """Another subscription of the same consumer reads this shard, or began less than five seconds ago."""
+
+
+class ConsumerGone(TemporaryError):
+    """Kinesis no longer has the consumer of enhanced fan-out."""
+
+
 class AnswerRefused(TemporaryError):
     """An AWS answer that cannot be true, such as a page with both a next iterator and child shards."""
 

@@ -865,6 +865,18 @@ class RetentionAlmostExceeded(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SubscriptionContested(Event):
+    """Others have come in the way of three subscriptions within a minute, while the lease was this worker's."""
+
+    LEVEL = logging.WARNING
+    TEXT = (
+        "another application subscribes to the shard with the same consumer: both read it by turns. Do: give each a "
+        "consumer of its own (the option consumer)"
+    )
+    shard: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessorTimedOut(Event):
     """A call did not return within `processor_timeout`. Its thread cannot be ended: while it runs, this process takes
     that lease no more. seconds: that the call had taken by then."""

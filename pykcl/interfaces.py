@@ -5,7 +5,7 @@ Runtime is in `runtime`. `aws/` implements them; `testing/` and users may implem
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Protocol, runtime_checkable
@@ -201,6 +201,42 @@ class NonBlockingStream(Stream, Protocol):
         """Wait until something has arrived for one of the reads, or for more that arrive right after it.
 
         timeout: maximum wait for the first, seconds.
+        """
+
+
+class Subscription(Protocol):
+    """The events of one shard that Kinesis pushes, from one answered SubscribeToShard call until it ends.
+
+    `poll` and `close` are called by one thread and never wait.
+    """
+
+    def poll(self) -> Fetched | None:
+        """Return the next event; None while there is none.
+
+        Its `next_iterator` is the ContinuationSequenceNumber: None exactly at the end of the shard. Raises
+        SubscriptionOver at the end of the five minutes, SubscriptionTaken where another call has taken over, and as
+        `Stream.fetch`. After it has raised, nothing follows.
+        """
+
+    def close(self) -> None:
+        """End it, so that another call is not refused for it. Events that have come are dropped. Does not raise."""
+
+
+@runtime_checkable
+class PushStream(Stream, Protocol):
+    """A stream that pushes records to a consumer of enhanced fan-out."""
+
+    def prepare_consumer(self) -> None:
+        """Find the consumer, or register it where that is allowed, and wait until it is ACTIVE.
+
+        Raises SetupError where it is missing or the stream has as many as it may have, and TemporaryError.
+        """
+
+    def subscribe(self, shard_id: str, start: ReadFrom, on_ready: Callable[[], None]) -> Subscription:
+        """Call SubscribeToShard, and return when it is answered.
+
+        on_ready: called by any thread when `poll` may have something to return or to raise; it does not wait.
+        Raises SubscriptionTaken within five seconds of another successful call, ConsumerGone, ShardGone, Throttled.
         """
 
 

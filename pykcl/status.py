@@ -18,6 +18,7 @@ class Activity(StrEnum):
     """A task that a worker tries again while it fails. Its value is its name in events, in the log and in /status."""
 
     FINDING_STREAM = "finding the stream"
+    FINDING_CONSUMER = "finding the consumer"
     PREPARING_TABLE = "preparing the lease table"
     READING_TABLE = "reading the lease table"
     MANAGING_LEASES = "managing leases"

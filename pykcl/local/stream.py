@@ -213,6 +213,10 @@ class LocalKinesis:
         self._consumers: dict[str, Consumers] = {}
         self._created = 0
 
+    def now_millis(self) -> int:
+        """Return the time by the injected clock, epoch milliseconds."""
+        return self._now()
+
     # Streams
 
     def create_stream(

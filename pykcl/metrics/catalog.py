@@ -103,13 +103,27 @@ def _one(
 
 
 def _timed(
-    operation: str, name: str, level: Level, dimension: Dimension | None, one: str, many: str
+    operation: str,
+    name: str,
+    level: Level,
+    dimension: Dimension | None,
+    one: str,
+    many: str,
+    **more: bool,
 ) -> Timed:
     """one, many: what is timed, such as "a heartbeat" and "heartbeats"."""
     prefix = f"{name}." if name else ""
     return Timed(
-        _one(operation, f"{prefix}Success", "Count", level, dimension, f"Number of {many} that succeeded."),
-        _one(operation, f"{prefix}Time", "Milliseconds", level, dimension, f"Time that {one} took."),
+        _one(
+            operation,
+            f"{prefix}Success",
+            "Count",
+            level,
+            dimension,
+            f"Number of {many} that succeeded.",
+            **more,
+        ),
+        _one(operation, f"{prefix}Time", "Milliseconds", level, dimension, f"Time that {one} took.", **more),
     )
 
 
@@ -142,6 +156,15 @@ GET_SHARD_ITERATOR = _timed(
     _P, "KinesisDataFetcher.getShardIterator", "DETAILED", "ShardId", "a GetShardIterator call",
     "GetShardIterator calls",
 )  # fmt: skip
+SUBSCRIBE_TO_SHARD = _timed(
+    _P,
+    "SubscribeToShard",
+    "DETAILED",
+    "ShardId",
+    "a SubscribeToShard call",
+    "SubscribeToShard calls",
+    is_ours=True,
+)
 EXPIRED_ITERATOR = _one(
     _P, "ExpiredIterator", "Count", "SUMMARY", "ShardId",
     "Number of shard iterators that Kinesis refused as expired.",

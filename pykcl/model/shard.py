@@ -10,8 +10,36 @@ LAST_HASH_KEY = 2**128 - 1
 STREAM_ARN = re.compile(
     r"arn:[a-z0-9-]+:kinesis:(?P<region>[a-z0-9-]+):(?P<account>[0-9]{12}):stream/(?P<name>[A-Za-z0-9_.-]{1,128})\Z"
 )
+CONSUMER_ARN = re.compile(
+    STREAM_ARN.pattern.removesuffix(r"\Z") + r"/consumer/(?P<consumer>[A-Za-z0-9_.-]{1,128}):[0-9]+\Z"
+)
+_CONSUMER = re.compile(r"[A-Za-z0-9_.-]{1,128}\Z")
 # The pattern bounds the digits, as int() of long text is quadratic.
 _HASH_KEY = re.compile(r"(?:0|[1-9][0-9]{0,38})\Z")
+
+
+def consumer_problem(consumer: str | None, application: str, stream: str) -> str | None:
+    """Return what is wrong with a consumer of enhanced fan-out, in words. consumer: None: it is called as application.
+
+    stream: name or ARN of the stream that it is to read.
+    """
+    arn = CONSUMER_ARN.match(consumer or "")
+    if arn is not None:
+        theirs = str(consumer).partition("/consumer/")[0]
+        if stream in (theirs, arn["name"]):
+            return None
+        return f"consumer={consumer!r} is one of another stream than stream={stream!r}. Change one of them."
+    if _CONSUMER.match(application if consumer is None else consumer):
+        return None
+    if consumer is None:
+        return (
+            f"application={application!r} cannot name a consumer of enhanced fan-out: that takes 1 to 128 of A-Z a-z "
+            "0-9 _ . - Do: name one with consumer."
+        )
+    return (
+        f"consumer={consumer!r} is neither the name of a consumer (1 to 128 of A-Z a-z 0-9 _ . -) nor its ARN "
+        "(arn:aws:kinesis:REGION:ACCOUNT:stream/NAME/consumer/NAME:NUMBER)"
+    )
 
 
 def hash_key_of(text: str) -> int | None:

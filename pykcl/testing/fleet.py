@@ -143,7 +143,15 @@ class Fleet:
             runtime,
             request_timeout=1.2,
         )
-        stream = MemoryStream(self.kinesis, STREAM, runtime, self.simulation.switch, gone_after=GONE_AFTER)
+        stream = MemoryStream(
+            self.kinesis,
+            STREAM,
+            runtime,
+            self.simulation.switch,
+            gone_after=GONE_AFTER,
+            consumer=TABLE,
+            pushes_in=lambda: self.simulation.runtime("kinesis"),
+        )
         return WorkerSeams(
             adapters=(table, stream),
             listeners=[lambda event: self.events.append((name, event)), self._on_event],

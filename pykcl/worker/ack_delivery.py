@@ -246,7 +246,7 @@ class AckDelivery:
         memory = self._context.memory
         if self._watermark.held_bytes:
             return memory.try_reserve(size)
-        return memory.reserve(size, give_up=give_up, timeout=1.0)
+        return memory.reserve_page(size, give_up)
 
     def hold(self, size: int) -> int:
         """Keep bytes of a delivered page until its records are settled; return how many are kept."""

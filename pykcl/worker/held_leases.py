@@ -452,13 +452,17 @@ class HeldLease:
         """
         if self._runtime.monotonic() < self.next_renewal - give:
             return False
+        self.renew()
+        return True
+
+    def renew(self) -> None:
+        """One heartbeat, whenever the next one is due. Raises as `write`."""
         throughput = self._throughput.reported(self._runtime.monotonic())
 
         def heartbeat(lease: Lease) -> LeaseWrite:
             return lease_writes.renew(lease, throughput, self._annotated(lease))
 
         self.write(heartbeat, within=self._config.write_timeout, rank=Rank.HEARTBEAT)
-        return True
 
     def leave(self) -> Lease:
         """Release the lease, or hand it over if its next owner waits. A note of a standstill counts that. Raises as

@@ -16,6 +16,7 @@ from pykcl.config import (
     LeaseScanMode,
     OnError,
     RecordEncoding,
+    Retrieval,
     WorkerMetricsKind,
 )
 from pykcl.errors import ConfigError
@@ -75,6 +76,9 @@ class AppOptions(_Around, total=False):
     deaggregate: bool
     call_with_empty_batches: bool
     show_errors: bool
+    retrieval: Retrieval
+    consumer: str | None
+    register_consumer: bool
     idle_time_between_reads: float | None
     max_buffered_bytes: int
     http_transport: HttpTransport

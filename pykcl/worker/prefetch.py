@@ -48,6 +48,10 @@ class MemoryBudget:
             self._admit()
             return False
 
+    def reserve_page(self, size: int, give_up: Callable[[], bool]) -> bool:
+        """Reserve for a page that is to be read now; who gets no bytes for a second has other things to do."""
+        return self.reserve(size, give_up=give_up, timeout=1.0)
+
     def try_reserve(self, size: int) -> bool:
         """Take `size` bytes for an optional read: only if no other waits and half of all bytes stays free."""
         with self._lock:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -26,8 +26,10 @@ from pykcl.worker.lease_scope import LeaseScope
 from pykcl.worker.measurements import PageMeasures
 from pykcl.worker.prefetch import Answer
 from pykcl.worker.processor_calls import CallResult, index_of
+from pykcl.worker.push_reader import PushReader
+from pykcl.worker.reading_place import Page
 from pykcl.worker.shard_end import NOT_RETURNED, children_of_a_gone_shard
-from pykcl.worker.shard_reader import Page, ShardReader
+from pykcl.worker.shard_reader import ShardReader
 from pykcl.worker.turns import StopAsked, turn_of
 from pykcl.worker.watermark import Watermark
 from pykcl.worker.window_delivery import WindowDelivery, windows_of
@@ -94,7 +96,11 @@ class RecordDelivery:
             self._windows = WindowDelivery(
                 scope, windows, deliver=self._deliver_parts, write=self._checkpoint_if_due
             )
-        self._reader = ShardReader(context, held.key, hash_range, first, after, scope.iterator, reserve)
+        self._reader: ShardReader | PushReader
+        if config.retrieval == "fanout":
+            self._reader = PushReader(context, held, hash_range, first, after, scope.wake, reserve)
+        else:
+            self._reader = ShardReader(context, held.key, hash_range, first, after, scope.iterator, reserve)
         self._window = BatchWindow(
             config.batch_size or config.max_records, config.batch_window, release, context.runtime
         )
@@ -145,15 +151,8 @@ class RecordDelivery:
                     return Signal.STOP
                 continue
             if page is None:
-                # Perhaps there is no buffer space, and what is gathered takes some of it.
-                signal = self._deliver_gathered()
-                if self._acking is not None:
-                    # Records that are not acked may take all of it.
-                    self._checkpoint_if_due()
-                # A refused iterator was a read too, and a shard allows five a second.
-                if signal is None and self._scope.pause(max(SHARD_READ_INTERVAL, self._reader.too_soon)):
-                    signal = Signal.STOP
-                if signal is not None:
+                left = self._reader.awaited()
+                if (signal := self._ask_again() if left is None else self._sleep(left)) is not None:
                     return signal
                 continue
             failures = 0
@@ -161,6 +160,18 @@ class RecordDelivery:
             signal = self._deliver_page(page)
             if signal is not None:
                 return signal
+
+    def _ask_again(self) -> Signal | None:
+        """Pause after a read that brought no page, and is to be tried again."""
+        # Perhaps there is no buffer space, and what is gathered takes some of it.
+        signal = self._deliver_gathered()
+        if self._acking is not None:
+            # Records that are not acked may take all of it.
+            self._checkpoint_if_due()
+        # A refused iterator was a read too, and a shard allows five a second.
+        if signal is None and self._scope.pause(max(SHARD_READ_INTERVAL, self._reader.too_soon)):
+            signal = Signal.STOP
+        return signal
 
     def _is_to_end(self) -> bool:
         return self._scope.must_stop() or not self._held.is_valid_unlocked()
@@ -313,12 +324,17 @@ class RecordDelivery:
         if self._window:
             return self._rest_while_gathering(pause)
         left = self._reader.delegate(lambda: not self._is_to_end(), self._on_empty_page, self._scope.wake)
-        if self._acking is not None:
+        if left is None:
             now = self._context.runtime.monotonic
             until = now() + pause
-            stops = self._acking.sleep(left or (lambda: until - now()))
-        else:
-            stops = self._scope.pause(pause) if left is None else self._scope.sleep(left)
+            return self._sleep(lambda: until - now())
+        return self._sleep(left)
+
+    def _sleep(self, left: Callable[[], float]) -> Signal | None:
+        """Sleep while `left` returns seconds that are left, but no longer than what is gathered may wait."""
+        window = self._window
+        seconds = (lambda: min(left(), window.left)) if window else left
+        stops = self._scope.sleep(seconds) if self._acking is None else self._acking.sleep(seconds)
         return Signal.STOP if stops else None
 
     def _on_empty_page(self, answer: Answer) -> tuple[str, PollWindow] | None:

@@ -1,30 +1,23 @@
-"""Read one shard: open it at the checkpoint, fetch pages, resume after failures, detect trimmed records."""
+"""Read one shard by polling: open it at the checkpoint, fetch pages, resume after failures."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from functools import partial
-from math import inf
 
 from pykcl.config import LARGEST_FETCH_BYTES
-from pykcl.errors import IteratorExpired, ShardGone, TemporaryError
-from pykcl.events import AggregateOutsideShard, AggregateRefused, DataLost, Event, RetentionAlmostExceeded
+from pykcl.errors import IteratorExpired, TemporaryError
 from pykcl.interfaces import Fetched, PendingRead
 from pykcl.metrics import catalog
-from pykcl.model.absence import Absence
 from pykcl.model.checkpoint import Checkpoint, ReadFrom
-from pykcl.model.kpl import OUTSIDE_SHARD, batches_of
-from pykcl.model.record import PlainRecords, Record, data_bytes
+from pykcl.model.record import PlainRecords, data_bytes
 from pykcl.model.shard import HashRange, Shard
 from pykcl.planning.read_schedule import (
-    ALWAYS_KEPT_MILLIS,
     SMALL_PAGE,
     PollWindow,
     ReadSchedule,
     after_page,
     after_throttling,
-    min_doubtful_gap,
     poll_window,
     throttled_pause,
 )
@@ -33,42 +26,7 @@ from pykcl.runtime import Event as Flag
 from pykcl.worker.context import Context
 from pykcl.worker.idle_reads import IdlePoll, page_of
 from pykcl.worker.prefetch import Answer, Prefetcher, bytes_kept
-from pykcl.worker.stream_identity import denied_once
-
-_MAX_EMPTY_PROBES = 10
-"""Consecutive empty pages after which a record that was requested by its number counts as trimmed."""
-_WHOLE_RECORD = 2**63 - 1
-"""A sub-sequence number above every real one: (sequence, this) means that the whole record was delivered."""
-
-
-@dataclass(slots=True)
-class Page:
-    """One fetched page.
-
-    answered_at: time of its arrival, monotonic seconds. batches: its user records, de-aggregated when their batch is
-    requested, so that a small page of a million user records stays small.
-    """
-
-    fetched: Fetched
-    answered_at: float
-    batches: Iterator[Sequence[Record]]
-
-    @property
-    def is_last(self) -> bool:
-        return self.fetched.next_iterator is None
-
-
-@dataclass(slots=True)
-class _DoubtfulPage:
-    """A page before which records may be missing.
-
-    after: number of the last delivered record. probe: an iterator that started at it. empty: the probe's empty pages.
-    """
-
-    fetched: Fetched
-    after: str | None
-    probe: str | None = field(default=None, repr=False)
-    empty: int = 0
+from pykcl.worker.reading_place import Page, ReadingPlace
 
 
 class ShardReader:
@@ -91,12 +49,8 @@ class ShardReader:
     ) -> None:
         self._context = context
         self._shard_id = shard_id
-        self._reserve = reserve or self._wait_for_space
-        self._hash_range = hash_range
-        self._open_at = first
-        self._after = after
-        # Only a resumed reading knows which record must come first.
-        self._expects_checkpointed_record = after is not None
+        self._reserve = reserve or context.memory.reserve_page
+        self._place = ReadingPlace(context, shard_id, hash_range, first, after)
         self._iterator = iterator
         self._refusals = 0
         self._schedule = ReadSchedule()
@@ -107,15 +61,6 @@ class ShardReader:
         self._is_slow = False
         self._is_caught_up = False
         self._reserved = 0
-        # Trimming: whether the position moved since the shard was opened; when the last record delivered arrived (epoch
-        # milliseconds); how far behind the tip the last page was and when it came (monotonic seconds); the gap from
-        # which on the next record is doubtful; and a page that waits until it is known that nothing is missing.
-        self._has_moved, self._doubtful_gap = False, inf
-        self._last_arrival: float | None = None
-        self._reached: tuple[int, float] | None = None
-        self._doubtful: _DoubtfulPage | None = None
-        self._absence = Absence()
-        self._is_near = False
         self.children: tuple[Shard, ...] = ()
 
     def read(self, give_up: Callable[[], bool]) -> Page | None:
@@ -126,8 +71,8 @@ class ShardReader:
         fetches a page ahead.
         Raises TemporaryError, Throttled, ShardGone, SetupError. The page must be passed to `finish`.
         """
-        if self._doubtful is not None:
-            return self._resolve(self._doubtful, give_up)
+        if self._place.is_doubtful:
+            return self._resolve(give_up)
         if self._poll is None and self._iterator is None:
             self._open()
         try:
@@ -140,15 +85,24 @@ class ShardReader:
             return None
         fetched, self._answered_at = answer
         self._refusals = 0
-        is_doubtful = self._is_doubtful(fetched)
-        self._notice_trimming(fetched)
+        is_sound = self._place.arrived(fetched, self._answered_at)
         self._schedule = self._schedule_after(fetched)
-        if fetched.millis_behind_latest is not None:
-            self._reached = fetched.millis_behind_latest, self._answered_at
-        if is_doubtful:
-            self._doubtful = _DoubtfulPage(fetched, self._open_at.sequence_number)
+        return self._page(fetched, give_up) if is_sound else None
+
+    def _resolve(self, give_up: Callable[[], bool]) -> Page | None:
+        """Check a page before which records may be missing. None: call again."""
+        try:
+            held = self._place.resolve()
+        except IteratorExpired:
+            self._iterator_refused()
             return None
-        return self._page(fetched, give_up)
+        finally:
+            self._answered_at = self._context.runtime.monotonic()
+        self._refusals = 0
+        if held is None:
+            return None
+        self._schedule = self._schedule_after(held)
+        return self._page(held, give_up)
 
     def _iterator_refused(self) -> None:
         self._context.meter.measure(self._shard_id, (catalog.EXPIRED_ITERATOR, 1.0))
@@ -161,15 +115,7 @@ class ShardReader:
 
     def _page(self, fetched: Fetched, give_up: Callable[[], bool]) -> Page:
         self._send_ahead(fetched, give_up)
-        batches = batches_of(
-            fetched.records,
-            self._context.config.batch_size or self._context.config.max_records,
-            self._hash_range,
-            after=self._after,
-            on_refused=self._aggregate_refused,
-            whole=not self._context.config.deaggregate,
-        )
-        return Page(fetched, self._answered_at, batches)
+        return Page(fetched, self._answered_at, self._place.batches(fetched))
 
     def _schedule_after(self, fetched: Fetched) -> ReadSchedule:
         return after_page(
@@ -224,9 +170,6 @@ class ShardReader:
         self._reserved = size
         return answer
 
-    def _wait_for_space(self, size: int, give_up: Callable[[], bool]) -> bool:
-        return self._context.memory.reserve(size, give_up=give_up, timeout=1.0)
-
     def _kept(self, answer: Answer) -> Answer:
         self._reserved = bytes_kept(answer)
         return answer
@@ -263,14 +206,9 @@ class ShardReader:
         """
         fetched = page.fetched
         if fetched.records:
-            last = fetched.records[-1]
-            number = last.sequence_number
-            self._has_moved |= self._after is None or number != self._after.sequence_number
-            self._open_at = ReadFrom("AT_SEQUENCE_NUMBER", sequence_number=number)
-            self._after = Checkpoint(number, _WHOLE_RECORD)
-            self._last_arrival, self._doubtful_gap = last.arrived_at_millis, inf
+            self._place.delivered(fetched.records)
         self._iterator = fetched.next_iterator
-        if self._is_overtaken_soon(page) and self._has_moved:
+        if self._place.is_overtaken_soon(fetched) and self._place.has_moved:
             # An iterator steps over trimmed records silently; opened again at the last delivered record, the page shows
             # whether that one still exists. Not before the position has moved: an idle shard is crossed in many empty
             # pages, and opened at the same position again it would never be crossed.
@@ -310,15 +248,18 @@ class ShardReader:
         """
         fetched, answered_at = answer
         brings_nothing = not fetched.records and fetched.millis_behind_latest == 0
-        if not brings_nothing or self._expects_checkpointed_record or self._is_near:
+        if not brings_nothing or fetched.next_iterator is None:
             return None
-        if fetched.next_iterator is None:
+        if not self._place.takes_an_empty_page(answered_at):
             return None
         self._answered_at = answered_at
-        self._reached = 0, answered_at
         self._schedule = self._schedule_after(fetched)
         self._iterator = fetched.next_iterator
         return fetched.next_iterator, poll_window(self._schedule)
+
+    def awaited(self) -> Callable[[], float] | None:
+        """None: a read that brought no page is to be tried again."""
+        return None
 
     @property
     def too_soon(self) -> float:
@@ -329,23 +270,6 @@ class ShardReader:
         """The shard refused a read for its rate: others read it, too. Returns the seconds to wait before the next."""
         self._schedule = after_throttling(self._schedule, self._context.runtime.monotonic())
         return throttled_pause(self._schedule, self._context.runtime.random())
-
-    def _is_overtaken_soon(self, page: Page) -> bool:
-        """True if retention is about to overtake this reading. Reported once, when a new record was read."""
-        behind = page.fetched.millis_behind_latest or 0
-        retention = self._context.identity.retention_millis
-        was_near, is_near = self._is_near, not page.is_last and is_near_trimming(behind, retention)
-        self._is_near = is_near and (was_near or self._has_moved)
-        if self._is_near and not was_near:
-            self._context.events.emit(
-                RetentionAlmostExceeded(
-                    shard=self._shard_id,
-                    behind=behind / 1000,
-                    retention=retention / 1000,
-                    dropped_in=max(0, retention - behind) / 1000,
-                )
-            )
-        return is_near
 
     def drop(self) -> None:
         """Give the buffer space back; the page, if any, must not be used any more."""
@@ -367,7 +291,8 @@ class ShardReader:
 
     def reopen(self) -> None:
         """Forget the iterator: the next read opens the shard again after what was delivered."""
-        self._iterator = self._doubtful = None
+        self._iterator = None
+        self._place.forget_doubt()
         self.drop()
 
     def _open(self) -> None:
@@ -376,102 +301,8 @@ class ShardReader:
         # Read before opening: it must not lie behind what the iterator starts with.
         server_time = self._context.stream.server_time_millis()
         with self._context.meter.timed(catalog.GET_SHARD_ITERATOR, self._shard_id):
-            self._iterator = self._context.stream.open(self._shard_id, self._open_at)
-        if self._open_at.kind == "LATEST":
-            # A second LATEST would be a later one: what is put between the two must not be lost.
-            self._open_at = ReadFrom("AT_TIMESTAMP", at_millis=server_time)
-        # After trouble the same expectation holds again: the last delivered record comes first.
-        self._expects_checkpointed_record = self._after is not None
-        self._has_moved, self._doubtful_gap = False, inf
-
-    def _notice_trimming(self, fetched: Fetched) -> None:
-        """Report trimmed records: AT_SEQUENCE_NUMBER starts with that very record, unless it was trimmed."""
-        if not self._expects_checkpointed_record or self._after is None:
-            return
-        first = fetched.records[0].sequence_number if fetched.records else None
-        if first is None and fetched.next_iterator is not None:
-            return
-        self._expects_checkpointed_record = False
-        if first != self._after.sequence_number:
-            self._report_loss(first)
-
-    def _report_loss(self, first: str | None) -> None:
-        """Report lost records. first: the sequence number at which reading continues; None if nothing is left."""
-        resumed_at = f"{first}:0" if first else None
-        event = DataLost(shard=self._shard_id, checkpoint=str(self._after), resumed_at=resumed_at)
-        self._context.events.emit(event)
-
-    def _is_doubtful(self, fetched: Fetched) -> bool:
-        """Return True if records may have been trimmed between the last delivered one and this page.
-
-        An empty page may stand between them. A valid iterator steps over trimmed records silently.
-        """
-        reached, last = self._reached, self._last_arrival
-        if reached is None or last is None or self._expects_checkpointed_record:
-            return False
-        behind = reached[0] + (self._answered_at - reached[1]) * 1000
-        if behind < ALWAYS_KEPT_MILLIS and self._doubtful_gap == inf:
-            return False  # as almost every page
-        gap = min_doubtful_gap(
-            behind,
-            self._context.identity.retention_millis,
-            self._context.stream.server_time_millis() - last,
-        )
-        self._doubtful_gap = min(self._doubtful_gap, gap)
-        if fetched.records:
-            return fetched.records[0].arrived_at_millis - last > self._doubtful_gap
-        if fetched.next_iterator is None:
-            return self._doubtful_gap < inf
-        # Near the horizon it is checked at once: 1) a shard is idle, and its last record almost as old as the
-        # retention period; 2) checked only when the next one arrives, hours later, it would be trimmed by its age.
-        return self._doubtful_gap == 0.0
-
-    def _resolve(self, doubtful: _DoubtfulPage, give_up: Callable[[], bool]) -> Page | None:
-        """Check with one request whether the last delivered record still exists; the page waits meanwhile.
-
-        If it does, nothing after it was trimmed before this page was fetched; if not, records may be missing. The
-        request is not counted against the buffer: its one record is discarded at once.
-        """
-        stream, held = self._context.stream, doubtful.fetched
-        try:
-            if doubtful.probe is None:
-                doubtful.probe = stream.open(self._shard_id, self._open_at)
-            with self._context.meter.timed(catalog.GET_RECORDS, self._shard_id):
-                probed = stream.fetch(self._shard_id, doubtful.probe, 1)
-        except IteratorExpired:
-            doubtful.probe = None
-            self._iterator_refused()
-            return None
-        except ShardGone:
-            if not self._absence.is_proven(self._context.runtime.monotonic()):
-                raise denied_once(self._shard_id) from None
-            # And the record with it. The fetched page is delivered all the same.
-            found = None
-        else:
-            self._absence.found()
-            self._refusals = 0
-            doubtful.probe, doubtful.empty = probed.next_iterator, doubtful.empty + 1
-            found = probed.records[0].sequence_number if probed.records else None
-            if found is None and doubtful.probe is not None and doubtful.empty < _MAX_EMPTY_PROBES:
-                return None
-        finally:
-            self._answered_at = self._context.runtime.monotonic()
-        self._doubtful, self._doubtful_gap = None, inf
-        self._schedule = self._schedule_after(held)
-        if found != doubtful.after:
-            # As after an opening: reported with the record that comes first, or at the end.
-            self._expects_checkpointed_record = True
-            self._notice_trimming(held)
-        return self._page(held, give_up)
-
-    def _aggregate_refused(self, record: Record, problem: str) -> None:
-        number, size = record.sequence_number, len(record.data)
-        event: Event
-        if problem == OUTSIDE_SHARD:
-            event = AggregateOutsideShard(shard=self._shard_id, sequence_number=number, size=size)
-        else:
-            event = AggregateRefused(shard=self._shard_id, sequence_number=number, problem=problem, size=size)
-        self._context.events.emit(event)
+            self._iterator = self._context.stream.open(self._shard_id, self._place.open_at)
+        self._place.opened(server_time)
 
 
 def _size(fetched: Fetched) -> int:

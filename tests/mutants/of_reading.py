@@ -13,12 +13,13 @@ from pykcl.planning.read_schedule import SHARD_READ_INTERVAL
 from pykcl.planning.shard_graph import FamilyTree
 from pykcl.processor import RecordProcessor
 from pykcl.testing.simulation import Guarantee
-from pykcl.worker import lease_worker, processor_calls, record_delivery, shard_reader
+from pykcl.worker import lease_worker, processor_calls, reading_place, record_delivery
 from pykcl.worker.checkpointer import Progress
 from pykcl.worker.lease_manager import LeaseManager
 from pykcl.worker.lease_scope import LeaseScope
 from pykcl.worker.lease_worker import LeaseWorker
 from pykcl.worker.processor_calls import ProcessorCalls
+from pykcl.worker.reading_place import ReadingPlace
 from pykcl.worker.record_delivery import RecordDelivery
 from pykcl.worker.shard_reader import ShardReader
 from pykcl.worker.shard_sync import ShardSync
@@ -72,7 +73,7 @@ def rest_of_a_page_dropped(patch: Patch) -> None:
     def make(batches_of: Function) -> Function:
         return lambda *arguments, **options: iter(list(batches_of(*arguments, **options))[:1])
 
-    patch.replace(shard_reader, "batches_of", make)
+    patch.replace(reading_place, "batches_of", make)
 
 
 def checkpoint_before_delivery(patch: Patch) -> None:
@@ -120,9 +121,9 @@ def latest_is_always_now(patch: Patch) -> None:
 
     def make_open(open_: Function) -> Function:
         def forgetting(self):
-            at = self._open_at
+            at = self._place.open_at
             open_(self)
-            self._open_at = at
+            self._place.open_at = at
 
         return forgetting
 
@@ -137,9 +138,9 @@ def answers_believed_ahead_of_time(patch: Patch) -> None:
 def reopened_at_the_first_position(patch: Patch) -> None:
     def make(finish: Function) -> Function:
         def forgetting(self, page, keep):
-            at, after = self._open_at, self._after
+            at, after = self._place.open_at, self._place.after
             pause = finish(self, page, keep)
-            self._open_at, self._after = at, after
+            self._place.open_at, self._place.after = at, after
             return pause
 
         return forgetting
@@ -159,7 +160,7 @@ def half_done_record_skipped(patch: Patch) -> None:
 
 
 def loss_not_reported(patch: Patch) -> None:
-    patch.replace(ShardReader, "_notice_trimming", lambda _: lambda self, fetched: None)
+    patch.replace(ReadingPlace, "_notice_trimming", lambda _: lambda self, fetched: None)
 
 
 def no_pause_after_a_refused_iterator(patch: Patch) -> None:
@@ -231,7 +232,7 @@ def reopened_though_nothing_came(patch: Patch) -> None:
     def make(open_: Function) -> Function:
         def as_if_moved(self):
             open_(self)
-            self._has_moved = True
+            self._place.has_moved = True
 
         return as_if_moved
 
@@ -239,7 +240,7 @@ def reopened_though_nothing_came(patch: Patch) -> None:
 
 
 def gaps_are_not_doubted(patch: Patch) -> None:
-    patch.replace(ShardReader, "_is_doubtful", lambda _: lambda self, fetched: False)
+    patch.replace(ReadingPlace, "_is_doubtful", lambda _: lambda self, fetched, answered_at: False)
 
 
 def returned_coroutine_ignored(patch: Patch) -> None:

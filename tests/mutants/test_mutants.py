@@ -20,7 +20,7 @@ from pykcl.planning.lease_view import LeaseView
 from pykcl.testing.runtime import Deadlock
 from pykcl.testing.simulation import Guarantee, GuaranteeBroken, Outcome
 from pykcl.testing.simulation.guarantees import Figures
-from pykcl.worker import shard_reader
+from pykcl.worker import reading_place
 from pykcl.worker.held_leases import HeldLease
 from pykcl.worker.lease_worker import LeaseWorker
 from tests.mutants import __main__ as command
@@ -145,7 +145,9 @@ def test_a_function_that_is_replaced_by_itself_is_refused():
 
 def _harmless(patch):
     patch.replace(
-        shard_reader, "batches_of", lambda batches_of: lambda *args, **kw: iter(list(batches_of(*args, **kw)))
+        reading_place,
+        "batches_of",
+        lambda batches_of: lambda *args, **kw: iter(list(batches_of(*args, **kw))),
     )
 
 
@@ -177,7 +179,7 @@ def test_a_bug_that_changes_nothing_is_not_caught(hung):
     assert not found.is_caught
     assert (found.caught, found.tries) == ({}, [])
     assert found.results == {"kept": 1}
-    assert found.called["pykcl.worker.shard_reader.batches_of"] > 0
+    assert found.called["pykcl.worker.reading_place.batches_of"] > 0
     assert found.why_not == "of its simulations 1 kept"
 
 

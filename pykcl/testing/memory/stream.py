@@ -1,22 +1,30 @@
-"""`ports.Stream` straight on the in-memory stream model: no socket, no boto3, the same errors as over the wire."""
+"""`interfaces.PushStream` on the in-memory stream model: no socket, no boto3, the same errors as over the wire."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from math import inf
 from typing import TypeVar
 
 from pykcl.errors import (
+    ConsumerGone,
     IteratorExpired,
     PositionRefused,
     PyKclError,
+    SetupError,
     ShardGone,
     StreamMissing,
+    SubscriptionOver,
+    SubscriptionTaken,
     TemporaryError,
     Throttled,
     WrongStream,
 )
 from pykcl.interfaces import Fetched, PageStatus
+from pykcl.local.consumers import PushedEvent
+from pykcl.local.consumers import Subscription as LocalSubscription
 from pykcl.local.errors import AwsError
+from pykcl.local.shards import StoredRecord
 from pykcl.local.stream import AUTO, MAX_PAGE_RECORDS, LocalKinesis
 from pykcl.model.absence import Absence
 from pykcl.model.checkpoint import ReadFrom
@@ -25,6 +33,8 @@ from pykcl.model.shard import ShardListing, StreamDescription
 from pykcl.runtime import Runtime
 
 Answer = TypeVar("Answer")
+
+_PUSH_ERRORS = {"LimitExceededException": Throttled, "ResourceInUseException": SubscriptionTaken}
 
 
 class LaterPage:
@@ -51,11 +61,120 @@ class LaterPage:
         """Do nothing: no reader waits for it."""
 
 
+class MemorySubscription:
+    """An `interfaces.Subscription` of a MemoryStream.
+
+    on_time: called with the time of the next event if nothing comes before, epoch milliseconds.
+    """
+
+    def __init__(
+        self,
+        inner: LocalSubscription,
+        kinesis: LocalKinesis,
+        fetched: Callable[[PushedEvent], Fetched],
+        sorted_error: Callable[[AwsError], PyKclError],
+        on_ready: Callable[[], None],
+        on_time: Callable[[float], None],
+    ) -> None:
+        self._inner, self._kinesis, self._fetched, self._sorted = inner, kinesis, fetched, sorted_error
+        self._on_ready, self._on_time = on_ready, on_time
+        # Reported once, until the next poll.
+        self._is_reported = False
+        self._error: PyKclError | None = None
+        inner.on_change = self._report
+
+    @property
+    def due_at(self) -> float:
+        """Time at which there may be something to poll, epoch milliseconds; infinite where that is known already."""
+        return inf if self._is_reported else self._inner.due_at
+
+    @property
+    def has_ended(self) -> bool:
+        """True if nothing follows, not even a time to wait for."""
+        return self._inner.ended
+
+    def report_if_due(self, now: int) -> None:
+        if now >= self.due_at:
+            self._report()
+
+    def _report(self) -> None:
+        self._is_reported = True
+        self._on_ready()
+
+    def poll(self) -> Fetched | None:
+        self._is_reported = False
+        if self._error is not None:
+            raise self._error
+        failure = None
+        try:
+            event = self._kinesis.next_event(self._inner)
+        except AwsError as error:
+            event, failure = None, error
+        if failure is not None:
+            self._error = self._sorted(failure)
+        elif event is None and self._inner.ended:
+            self._error = SubscriptionOver("the subscription has ended")
+        if self._error is not None:
+            raise self._error
+        self._on_time(self.due_at)
+        return None if event is None else self._fetched(event)
+
+    def close(self) -> None:
+        self._inner.on_change = _nothing
+        self._kinesis.end(self._inner)
+        self._on_time(-inf)
+
+
+def _nothing() -> None:
+    """Stand in for who has gone."""
+
+
+class MemoryPushes:
+    """The thread that reports what is due in subscriptions of a stream; it runs while there are any."""
+
+    def __init__(self, runtime: Runtime, now_millis: Callable[[], int]) -> None:
+        self._runtime, self._now_millis = runtime, now_millis
+        self._lock, self._changed = runtime.lock(), runtime.event()
+        self._all: list[MemorySubscription] = []
+        self._is_running = False
+        self._sleeps_until = inf
+
+    def add(self, subscription: MemorySubscription) -> None:
+        with self._lock:
+            self._all.append(subscription)
+            starts, self._is_running = not self._is_running, True
+        self._changed.set()
+        if starts:
+            self._runtime.spawn("memory-push", self._run)
+
+    def wake_for(self, at: float) -> None:
+        """Let the thread know of a time, epoch milliseconds, if it sleeps for longer."""
+        with self._lock:
+            if at < self._sleeps_until:
+                self._changed.set()
+
+    def _run(self) -> None:
+        while True:
+            # Cleared before the times are read: a change after that sets it again.
+            self._changed.clear()
+            now = self._now_millis()
+            with self._lock:
+                self._all = [one for one in self._all if not one.has_ended]
+                self._is_running = bool(self._all)
+                if not self._all:
+                    return
+                for one in self._all:
+                    one.report_if_due(now)
+                self._sleeps_until = due = min(one.due_at for one in self._all)
+            self._changed.wait(None if due == inf else max(0.0, (due - now) / 1000))
+
+
 class MemoryStream:
     """One stream of a LocalKinesis, as the worker sees it.
 
     switch: called before every operation; a simulation lets other threads go first there. gone_after: as of the real
-    one: a stream that is missing or another one is a TemporaryError before.
+    one: a stream that is missing or another one is a TemporaryError before. consumer: of enhanced fan-out. pushes_in:
+    makes the runtime of the thread that waits for what Kinesis pushes; by default it is the worker's.
     """
 
     def __init__(
@@ -66,7 +185,12 @@ class MemoryStream:
         switch: Callable[[], None] = lambda: None,
         *,
         gone_after: float = 0.0,
+        consumer: str = "consumer",
+        pushes_in: Callable[[], Runtime] | None = None,
     ) -> None:
+        self._consumer, self._consumer_arn = consumer, ""
+        self._pushes_in = pushes_in or (lambda: runtime)
+        self._pushes: MemoryPushes | None = None
         self._absence, self._another = Absence(gone_after), Absence(gone_after)
         self._kinesis = kinesis
         self._name = name
@@ -114,6 +238,11 @@ class MemoryStream:
             lambda: self._kinesis.get_records(iterator, min(limit, MAX_PAGE_RECORDS)),
             lambda: self._gone(shard_id),
         )
+        records, size = self._records(shard_id, page.records)
+        return Fetched(records, page.next_iterator, page.millis_behind_latest, page.children, size)
+
+    def _records(self, shard_id: str, found: Sequence[StoredRecord]) -> tuple[list[Record], int]:
+        """Return the records, and their size in bytes."""
         records = [
             Record(
                 stored.data,
@@ -123,10 +252,9 @@ class MemoryStream:
                 shard_id,
                 self._name,
             )
-            for stored in page.records
+            for stored in found
         ]
-        size = sum(stored.size for stored in page.records)
-        return Fetched(records, page.next_iterator, page.millis_behind_latest, page.children, size)
+        return records, sum(stored.size for stored in found)
 
     max_pending_pages = 16
 
@@ -135,6 +263,54 @@ class MemoryStream:
 
     def wait_for_any(self, asked: Sequence[LaterPage], timeout: float) -> None:
         """Do nothing: all are available at once."""
+
+    def prepare_consumer(self) -> None:
+        """Find the consumer, or register it. Raises TemporaryError until it is ACTIVE."""
+        known = self._ask(lambda: self._kinesis.list_consumers(self._name))
+        found = next((one for one in known if one.name == self._consumer), None)
+        if found is None:
+            found = self._ask(lambda: self._kinesis.register_consumer(self._name, self._consumer))
+            known = self._ask(lambda: self._kinesis.list_consumers(self._name))
+        if found.status != "ACTIVE":
+            raise TemporaryError(f"the consumer {self._consumer!r} is {found.status}")
+        self._consumer_arn = found.arn
+        self._pushes = self._pushes or MemoryPushes(self._pushes_in(), self._kinesis.now_millis)
+
+    def subscribe(self, shard_id: str, start: ReadFrom, on_ready: Callable[[], None]) -> MemorySubscription:
+        if self._pushes is None:
+            raise SetupError("subscribe was called before prepare_consumer")
+
+        def call() -> LocalSubscription:
+            kind, number, at = start.kind, start.sequence_number, start.at_millis
+            return self._kinesis.subscribe(
+                self._consumer_arn, shard_id, kind, sequence_number=number, at_millis=at
+            )
+
+        def missing() -> PyKclError:
+            return self._consumer_gone() or self._gone(shard_id)
+
+        inner = self._ask(call, missing, lambda: self._start_refused(shard_id, start), _PUSH_ERRORS)
+
+        def fetched(event: PushedEvent) -> Fetched:
+            records, size = self._records(shard_id, event.records)
+            return Fetched(records, event.continuation, event.millis_behind_latest, event.children, size)
+
+        subscription = MemorySubscription(
+            inner,
+            self._kinesis,
+            fetched,
+            lambda error: self._sorted(error, missing, others=_PUSH_ERRORS),
+            on_ready,
+            self._pushes.wake_for,
+        )
+        self._pushes.add(subscription)
+        return subscription
+
+    def _consumer_gone(self) -> ConsumerGone | None:
+        known = self._kinesis.list_consumers(self._name, operation=None)
+        if any(one.arn == self._consumer_arn and one.status != "DELETING" for one in known):
+            return None
+        return ConsumerGone(f"stream {self._name!r} has no consumer {self._consumer!r} any more")
 
     def server_time_millis(self, *, as_seen: bool = False) -> int:
         # To the second, rounded down: all that the Date header of a real answer carries.
@@ -145,22 +321,34 @@ class MemoryStream:
         operation: Callable[[], Answer],
         when_not_found: Callable[[], PyKclError] | None = None,
         when_refused: Callable[[], PyKclError] | None = None,
+        others: Mapping[str, type[PyKclError]] = {},
     ) -> Answer:
         self._switch()
         try:
             return operation()
         except AwsError as error:
-            code = error.code
+            failure = error
         # Outside the except block, as over the wire: what was asked after it has its own story.
+        raise self._sorted(failure, when_not_found, when_refused, others)
+
+    def _sorted(
+        self,
+        failure: AwsError,
+        when_not_found: Callable[[], PyKclError] | None = None,
+        when_refused: Callable[[], PyKclError] | None = None,
+        others: Mapping[str, type[PyKclError]] = {},
+    ) -> PyKclError:
+        """Return the error that the adapter of AWS would raise. others: errors of this operation, by their codes."""
+        code = failure.code
         if code == "ResourceNotFoundException":
-            raise when_not_found() if when_not_found else self._not_there(f"{code} for {self._name!r}")
+            return when_not_found() if when_not_found else self._not_there(f"{code} for {self._name!r}")
         if code == "InvalidArgumentException" and when_refused:
-            raise when_refused()
+            return when_refused()
         if code in ("ExpiredIteratorException", "InvalidArgumentException"):
-            raise IteratorExpired(code)
+            return IteratorExpired(code)
         if code == "ProvisionedThroughputExceededException":
-            raise Throttled(code)
-        raise TemporaryError(code)
+            return Throttled(code)
+        return others.get(code, TemporaryError)(code)
 
     def _not_there(self, text: str) -> PyKclError:
         return (

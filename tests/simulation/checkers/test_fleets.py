@@ -25,6 +25,7 @@ from pykcl.worker import lease_worker, shard_reader
 from pykcl.worker.checkpointer import Progress
 from pykcl.worker.lease_manager import LeaseManager
 from pykcl.worker.lease_worker import LeaseWorker
+from pykcl.worker.reading_place import ReadingPlace
 from pykcl.worker.record_delivery import RecordDelivery
 from pykcl.worker.shard_reader import ShardReader
 from pykcl.worker.worker import Worker
@@ -362,7 +363,7 @@ def _emit_instead(monkeypatch, change):
 
 @pytest.mark.slow
 def test_a_gap_that_nobody_reports_beside_java_workers_who_never_report(monkeypatch):
-    monkeypatch.setattr(ShardReader, "_notice_trimming", lambda self, fetched: None)
+    monkeypatch.setattr(ReadingPlace, "_notice_trimming", lambda self, fetched: None)
     with_java = NO_FAULTS - {"F20"}
     seed = next(seed for seed in range(100) if FleetFaults(seed, off=with_java).has("F20"))
     assert broken_in_simulation(seed, with_java) is Guarantee.LOSS_REPORTED

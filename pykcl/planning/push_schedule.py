@@ -1,0 +1,97 @@
+"""Push schedule: when a shard is subscribed to, and when its subscription is given up for another one.
+
+Of enhanced fan-out Kinesis answers one SubscribeToShard call a second for each consumer and shard. One within five
+seconds of a successful one is refused, a later one takes the subscription over, and each subscription ends after five
+minutes (API reference, SubscribeToShard).
+
+Times are of a monotonic clock, in seconds. Those of calls count from the answer: Kinesis counted the call at some
+moment before it, so that no delay on the way brings two calls closer together.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import inf
+from random import Random
+from typing import Final
+
+CALL_INTERVAL: Final = 1.0
+TAKEOVER: Final = 5.0
+"""Age of a subscription from which on another call takes it over."""
+SILENCE: Final = 30.0
+"""Kinesis reports progress every few seconds also where nothing is written. A subscription that says nothing for so
+long is broken, though the lease is renewed all the while."""
+_RENEWED_AFTER: Final = (270.0, 295.0)
+"""Before it ends by itself, and spread: a hundred shards that began together do not call in the same second."""
+_JITTER: Final = 1.0
+_CONTESTED: Final = 3
+_CONTESTED_WITHIN: Final = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class PushSchedule:
+    """Schedule of the subscriptions to one shard.
+
+    call_at: the next call comes no sooner. refused_at: time of the first refused call, before any successful one; inf:
+    there is none. subscribed_at: time of the last successful call. heard_at: time of the last
+    event, or of the call that none has followed yet. renew_at: from then on the subscription is renewed once nothing of
+    it waits. taken: times at which another subscription of the consumer came in the way, of the last minute.
+    """
+
+    call_at: float = -inf
+    refused_at: float = inf
+    subscribed_at: float = -inf
+    heard_at: float = -inf
+    renew_at: float = inf
+    taken: tuple[float, ...] = ()
+
+    @property
+    def idle_until(self) -> float:
+        """The time until which a subscription without events is left alone."""
+        return min(self.renew_at, self.heard_at + SILENCE)
+
+    @property
+    def is_contested(self) -> bool:
+        """True where another application seems to use the same consumer, and not only the last owner of the lease."""
+        return len(self.taken) >= _CONTESTED
+
+
+def after_call(schedule: PushSchedule, now: float) -> PushSchedule:
+    """Return the schedule after a call that failed."""
+    return replace(schedule, call_at=now + CALL_INTERVAL)
+
+
+def after_subscribing(schedule: PushSchedule, now: float, rng: Random) -> PushSchedule:
+    """Return the schedule after a successful call."""
+    return replace(
+        schedule,
+        call_at=now + CALL_INTERVAL,
+        subscribed_at=now,
+        heard_at=now,
+        renew_at=now + rng.uniform(*_RENEWED_AFTER),
+    )
+
+
+def after_event(schedule: PushSchedule, now: float) -> PushSchedule:
+    """Return the schedule after an event."""
+    return replace(schedule, heard_at=now)
+
+
+def after_refusal(schedule: PushSchedule, now: float, rng: Random) -> PushSchedule:
+    """Return the schedule after a call that was refused for another subscription.
+
+    It may be one of this reader's own, which knows when that is old enough. A new owner of a lease asks every second:
+    the subscription of the last one is five seconds old at most. Otherwise it is somebody else's.
+    """
+    if now < schedule.subscribed_at + TAKEOVER + CALL_INTERVAL:
+        return replace(schedule, call_at=max(now + CALL_INTERVAL, schedule.subscribed_at + TAKEOVER))
+    first = min(schedule.refused_at, now)
+    if schedule.subscribed_at == -inf and now < first + TAKEOVER + CALL_INTERVAL:
+        return replace(schedule, refused_at=first, call_at=now + CALL_INTERVAL + rng.random() * _JITTER)
+    return after_taking(schedule, now, rng)
+
+
+def after_taking(schedule: PushSchedule, now: float, rng: Random) -> PushSchedule:
+    """Return the schedule after a subscription that another one has taken over."""
+    recent = tuple(at for at in schedule.taken if at > now - _CONTESTED_WITHIN)
+    return replace(schedule, call_at=now + TAKEOVER + rng.random() * _JITTER, taken=(*recent, now))

@@ -1,0 +1,284 @@
+"""Read one shard by enhanced fan-out: subscribe at the checkpoint, take the events as they are pushed, subscribe again.
+
+A subscription lives for five minutes, and the one after it goes on behind the last event that was *delivered*: what was
+pushed and not delivered comes again. The place of an event is no record's number, so it is never written down; another
+owner of the lease begins at the checkpoint, as with polling.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+
+from pykcl.config import LARGEST_FETCH_BYTES
+from pykcl.errors import (
+    ConfigError,
+    IteratorExpired,
+    PyKclError,
+    SubscriptionOver,
+    SubscriptionTaken,
+    TemporaryError,
+)
+from pykcl.events import SubscriptionContested
+from pykcl.interfaces import Fetched, PushStream, Stream, Subscription
+from pykcl.metrics import catalog
+from pykcl.model.checkpoint import Checkpoint, ReadFrom
+from pykcl.model.shard import HashRange, Shard
+from pykcl.planning.push_schedule import (
+    CALL_INTERVAL,
+    PushSchedule,
+    after_call,
+    after_event,
+    after_refusal,
+    after_subscribing,
+    after_taking,
+)
+from pykcl.planning.read_schedule import PollWindow
+from pykcl.runtime import Event as Flag
+from pykcl.worker.context import Context
+from pykcl.worker.held_leases import HeldLease
+from pykcl.worker.prefetch import Answer, bytes_kept
+from pykcl.worker.reading_place import Page, ReadingPlace
+
+
+def pushing(stream: Stream) -> PushStream:
+    """Return the stream as one that pushes records. Raises ConfigError."""
+    if isinstance(stream, PushStream):
+        return stream
+    raise ConfigError(
+        f"retrieval='fanout' needs a stream that pushes records, and {type(stream).__name__} only answers reads. "
+        "Do: retrieval='polling'."
+    )
+
+
+class PushReader:
+    """Reader of one shard, with the methods of ShardReader. Used by one thread; `_on_ready` is called by any.
+
+    first, after, reserve: as of ShardReader. wake: set when there is something to read.
+    """
+
+    def __init__(
+        self,
+        context: Context,
+        held: HeldLease,
+        hash_range: HashRange | None,
+        first: ReadFrom,
+        after: Checkpoint | None,
+        wake: Flag,
+        reserve: Callable[[int, Callable[[], bool]], bool] | None = None,
+    ) -> None:
+        self._context, self._held, self._wake = context, held, wake
+        self._shard_id = held.key
+        self._stream = pushing(context.stream)
+        self._reserve = reserve or context.memory.reserve_page
+        self._place = ReadingPlace(context, held.key, hash_range, first, after)
+        # Behind the last delivered event; None before the first one.
+        self._behind: ReadFrom | None = None
+        self._schedule = PushSchedule()
+        self._subscription: Subscription | None = None
+        # Whether `poll` may have something: True until it had nothing.
+        self._is_ready = False
+        self._lacks_space = False
+        self._reserved = 0
+        self.children: tuple[Shard, ...] = ()
+
+    def read(self, give_up: Callable[[], bool]) -> Page | None:
+        """Return the next event. None: there is none now; `awaited` says what to wait for.
+
+        give_up: polled while waiting for buffer space; True ends the wait. Raises TemporaryError, Throttled, ShardGone,
+        SetupError, LeaseLostError. The page must be passed to `finish`.
+        """
+        self._lacks_space = False
+        if self._place.is_doubtful:
+            return self._resolve()
+        if self._subscription is None and (self.too_soon or not self._subscribe()):
+            return None
+        fetched = self._next_event(give_up)
+        if fetched is None:
+            return None
+        now = self._context.runtime.monotonic()
+        return self._page(fetched) if self._place.arrived(fetched, now) else None
+
+    def _resolve(self) -> Page | None:
+        """Check an event before which records may be missing. None: call again."""
+        try:
+            held = self._place.resolve()
+        except IteratorExpired as error:
+            raise TemporaryError(
+                f"Kinesis refused an iterator of {self._shard_id} that it had just given."
+            ) from error
+        return None if held is None else self._page(held)
+
+    def _page(self, fetched: Fetched) -> Page:
+        return Page(fetched, self._context.runtime.monotonic(), self._place.batches(fetched))
+
+    # -- subscribing ---------------------------------------------------------------------------------------------
+
+    def _subscribe(self) -> bool:
+        """Subscribe behind what was delivered; return False if another subscription is in the way."""
+        context = self._context
+        context.identity.confirm_before_opening()
+        start = self._behind or self._place.open_at
+        if self._behind is None:
+            # Before the call: also one without an answer may have begun to push.
+            self._place.opened(context.stream.server_time_millis())
+        self._is_ready = True
+        try:
+            with context.meter.timed(catalog.SUBSCRIBE_TO_SHARD, self._shard_id):
+                self._subscription = self._stream.subscribe(self._shard_id, start, self._on_ready)
+        except SubscriptionTaken:
+            self._note_another(after_refusal(self._schedule, self._now, context.runtime.random()))
+            return False
+        except PyKclError:
+            self._schedule = after_call(self._schedule, self._now)
+            raise
+        self._schedule = after_subscribing(self._schedule, self._now, context.runtime.random())
+        return True
+
+    def _note_another(self, schedule: PushSchedule) -> None:
+        """Go on by a schedule that another subscription has made. Raises LeaseLostError.
+
+        Perhaps it is that of a new owner of the lease. A heartbeat shows it, sooner than the next one that is due.
+        """
+        before, self._schedule = self._schedule, schedule
+        if schedule.taken == before.taken:
+            return
+        if schedule.is_contested and not before.is_contested:
+            self._context.events.emit(SubscriptionContested(shard=self._shard_id))
+        # An outcome that is unknown is the renewer's business.
+        with suppress(TemporaryError):
+            self._held.renew()
+
+    def _on_ready(self) -> None:
+        self._is_ready = True
+        self._wake.set()
+
+    def _end(self) -> None:
+        """End the subscription: what it has pushed and was not delivered comes again."""
+        subscription, self._subscription = self._subscription, None
+        self._is_ready = False
+        if subscription is not None:
+            subscription.close()
+
+    # -- events --------------------------------------------------------------------------------------------------
+
+    def _next_event(self, give_up: Callable[[], bool]) -> Fetched | None:
+        """Return the next event, with exactly its bytes reserved. None: there is none, or no buffer space."""
+        is_idle = self._now >= self._schedule.idle_until
+        if not self._is_ready and not is_idle:
+            return None
+        if not self._reserve(LARGEST_FETCH_BYTES, give_up):
+            self._lacks_space = True
+            return None
+        self._reserved = LARGEST_FETCH_BYTES
+        fetched = None
+        try:
+            fetched = self._poll()
+        finally:
+            size = 0 if fetched is None else bytes_kept((fetched, 0.0))
+            self._context.memory.release(self._reserved - size)
+            self._reserved = size
+        if fetched is not None:
+            self._schedule = after_event(self._schedule, self._now)
+        elif is_idle:
+            # It is to be renewed, or is silent.
+            self._end()
+        return fetched
+
+    def _poll(self) -> Fetched | None:
+        if self._subscription is None:
+            return None
+        # Cleared before the poll: an event that comes after it sets it again.
+        self._is_ready = False
+        try:
+            fetched = self._subscription.poll()
+        except SubscriptionOver:
+            self._end()
+            return None
+        except SubscriptionTaken:
+            self._end()
+            self._note_another(after_taking(self._schedule, self._now, self._context.runtime.random()))
+            return None
+        except BaseException:
+            self._end()
+            raise
+        self._is_ready |= fetched is not None
+        return fetched
+
+    def finish(self, page: Page, keep: Callable[[int], int] = lambda reserved: 0) -> float:
+        """Continue after a delivered event; 0: the next one need not be waited for.
+
+        keep: called with the reserved bytes; returns how many of them stay reserved, for its caller to release.
+        """
+        fetched = page.fetched
+        if fetched.records:
+            self._place.delivered(fetched.records)
+        if fetched.next_iterator is not None:
+            self._behind = ReadFrom("AFTER_SEQUENCE_NUMBER", sequence_number=fetched.next_iterator)
+        self._place.is_overtaken_soon(fetched)
+        self.children = fetched.children
+        self._reserved -= keep(self._reserved)
+        self.drop()
+        return 0.0
+
+    # -- waiting -------------------------------------------------------------------------------------------------
+
+    def awaited(self) -> Callable[[], float] | None:
+        """Return a function that returns the seconds to sleep, unless woken, after a read that brought no page.
+
+        None: the read is to be tried again.
+        """
+        return None if self._lacks_space or self._place.is_doubtful else self._left
+
+    def delegate(
+        self,
+        may_ask: Callable[[], bool],
+        on_empty_page: Callable[[Answer], tuple[str, PollWindow] | None],
+        wake: Flag,
+    ) -> Callable[[], float] | None:
+        """Return a function that returns the seconds to sleep, unless woken, before `read` is called."""
+        return self._left
+
+    def _left(self) -> float:
+        if self._subscription is None:
+            return self._schedule.call_at - self._now
+        return 0.0 if self._is_ready else self._schedule.idle_until - self._now
+
+    @property
+    def _now(self) -> float:
+        return self._context.runtime.monotonic()
+
+    @property
+    def too_soon(self) -> float:
+        """Seconds for which Kinesis would refuse a call."""
+        return max(0.0, self._schedule.call_at - self._now) if self._subscription is None else 0.0
+
+    def throttled(self) -> float:
+        """A call was refused for its rate. Returns the seconds to wait before the next."""
+        return CALL_INTERVAL * self._context.runtime.random().uniform(1.0, 1.5)
+
+    def accept_empty_page(self, answer: Answer) -> tuple[str, PollWindow] | None:
+        """Return None: no other thread reads for this one."""
+        return None
+
+    # -- leaving -------------------------------------------------------------------------------------------------
+
+    def drop(self) -> None:
+        """Give the buffer space back; the page, if any, must not be used any more."""
+        self._context.memory.release(self._reserved)
+        self._reserved = 0
+
+    def stop_others(self) -> None:
+        """End the subscription, before the lease is let go: the next owner is not refused for it."""
+        self._end()
+
+    def close(self) -> None:
+        """The end of this reading: everything is given back."""
+        self.drop()
+        self._end()
+
+    def reopen(self) -> None:
+        """Subscribe again, behind what was delivered."""
+        self._place.forget_doubt()
+        self.drop()
+        self._end()
