@@ -463,18 +463,18 @@ def refusal_of(error: ClientError, doing: str) -> PyKclError:
     if code in _BAD_ARGUMENT and error.operation_name in _OF_ONE_SHARD:
         # Not the set-up of the whole worker: what was refused came out of one lease row or one answer.
         return BadArgumentError(f"{doing} was refused as invalid ({code})")
-    if code == "ResourceInUseException" and error.operation_name == "SubscribeToShard":
-        return SubscriptionTaken(
-            f"{doing} was refused, or ended: the same consumer has another subscription to it ({code}). It is the next "
-            "owner of the lease, or another application that uses the same consumer. Subscribing again takes over "
-            "once the other one is five seconds old."
-        )
     if code in _KEY_TROUBLE:
         return SetupError(
             f"{doing} failed: the stream is encrypted with a KMS key that {_KEY_TROUBLE[code]} ({code}). "
             "Nothing can be read until that is put right; nothing is lost before the retention period ends."
         )
     failure = sort_failure(error, doing=doing)
+    if code == "ResourceInUseException" and error.operation_name == "SubscribeToShard":
+        failure = SubscriptionTaken(
+            f"{doing} was refused, or ended: the same consumer has another subscription to it ({code}). It is the next "
+            "owner of the lease, or another application that uses the same consumer. Subscribing again takes over "
+            "once the other one is five seconds old."
+        )
     if code == "ProvisionedThroughputExceededException" and error.operation_name == "GetRecords":
         # The shard's own limit, which all applications that read the stream share; not the account's for a call.
         failure.about("E19")

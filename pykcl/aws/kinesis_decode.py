@@ -1,5 +1,5 @@
-"""Kinesis' answers as values; above all GetRecords, decoded once, straight into slotted Records. An event that is pushed
-differs from it in one name (`CONTINUATION`).
+"""Kinesis' answers as values; above all GetRecords, decoded once, straight into slotted Records. An event that is
+pushed differs from it in one name (`CONTINUATION`).
 
 botocore's own parser walks the service model for every record and asks for the local time zone each time.
 Here the JSON body is read in one pass. `page_of_body` is that quick way; `page_of_answer` takes what botocore

@@ -1,11 +1,11 @@
 """The consumer of enhanced fan-out: found by name or ARN, registered where it is missing, waited for.
 
-As Java KCL does it (v3.5.1 `FanOutConsumerRegistration`): describe; register what is missing; describe again until it is
-ACTIVE. One given by ARN is never registered. Nothing here deregisters: other workers may read by it.
+As Java KCL does it (v3.5.1 `FanOutConsumerRegistration`): describe; register what is missing; describe again until it
+is ACTIVE. One given by ARN is never registered. Nothing here deregisters: other workers may read by it.
 
-LimitExceededException of RegisterStreamConsumer means one of three: five calls a second, five consumers in CREATING, or as
-many consumers as the stream may have. Only the last one needs a person, so ConsumerCount of the stream decides, once the
-call was refused a few times.
+LimitExceededException of RegisterStreamConsumer means one of three: five calls a second, five consumers in CREATING, or
+as many consumers as the stream may have. Only the last one needs a person, so ConsumerCount of the stream decides, once
+the call was refused a few times.
 """
 
 from __future__ import annotations
@@ -25,7 +25,9 @@ MAX_CONSUMERS = 20
 """Of one stream; 50 with On-demand Advantage."""
 MAX_TRIES = 10
 _MAX_REFUSALS = 3
-_CONSUMER_ARN = re.compile(r"(?P<stream>arn:[^\s]+:stream/[^/\s]+)/consumer/(?P<name>[A-Za-z0-9_.-]+):[0-9]+\Z")
+_CONSUMER_ARN = re.compile(
+    r"(?P<stream>arn:[^\s]+:stream/[^/\s]+)/consumer/(?P<name>[A-Za-z0-9_.-]+):[0-9]+\Z"
+)
 
 
 class _MissingError(PyKclError):
@@ -64,7 +66,10 @@ class ConsumerCalls:
             )
 
     def describe(self) -> tuple[str, str] | None:
-        """Return ARN and status; None: there is no such consumer, or no such stream. Raises TemporaryError, SetupError."""
+        """Return ARN and status; None: there is no such consumer, or no such stream.
+
+        Raises TemporaryError and SetupError.
+        """
         named = {"ConsumerARN": self.consumer} if self.is_given_by_arn else self._by_name
         try:
             answer = self._answer("Describing", self.client.describe_stream_consumer, named)
@@ -82,7 +87,7 @@ class ConsumerCalls:
             raise TemporaryError(f"{error} It is asked for again.") from None
         else:
             log.info(
-                "registered consumer %r of stream %r for enhanced fan-out: each shard of it is billed by the hour until "
+                "registered consumer %r of stream %r for enhanced fan-out: each shard is billed by the hour until "
                 "pykcl fanout deregister removes it",
                 self.consumer,
                 self.stream,
@@ -157,8 +162,8 @@ def find_active(
 def _missing(calls: ConsumerCalls) -> SetupError:
     if calls.is_given_by_arn:
         return SetupError(
-            f"Stream {calls.stream!r} has no consumer {calls.consumer}, and one that is given by ARN is not registered. "
-            f"Do: give its name, or the ARN that pykcl fanout list {calls.stream} shows."
+            f"Stream {calls.stream!r} has no consumer {calls.consumer}, and one that is given by ARN is not registered."
+            f" Do: give its name, or the ARN that pykcl fanout list {calls.stream} shows."
         )
     return SetupError(
         f"Stream {calls.stream!r} has no consumer {calls.consumer!r}, and this worker may not register it "
@@ -168,9 +173,9 @@ def _missing(calls: ConsumerCalls) -> SetupError:
 
 def _full(calls: ConsumerCalls, count: int) -> SetupError:
     return SetupError(
-        f"Consumer {calls.consumer!r} cannot be registered: stream {calls.stream!r} has {count} consumers, and a stream "
-        f"has {MAX_CONSUMERS} at most, or 50 with On-demand Advantage. Do: see with pykcl fanout list {calls.stream} "
-        "which one is no longer used, and remove it with pykcl fanout deregister; or read by polling."
+        f"Consumer {calls.consumer!r} cannot be registered: stream {calls.stream!r} has {count} consumers, and a "
+        f"stream has {MAX_CONSUMERS} at most, or 50 with On-demand Advantage. Do: see with pykcl fanout list "
+        f"{calls.stream} which one is no longer used, and remove it with pykcl fanout deregister; or read by polling."
     )
 
 

@@ -4,8 +4,8 @@ botocore makes and signs the request, chooses the endpoint and reads errors. Its
 times as dear as our own reading, and cannot be read without waiting. So the body of a good answer is taken out of
 botocore's hands before it parses (`before-parse`), and a thread for each subscription reads it: `BodyReader`.
 
-Facts of the API (2013-12-02) this rests on: a subscription ends after five minutes; another call for the same consumer and
-shard is refused for five seconds, and takes over then; a ContinuationSequenceNumber is the place to go on AFTER.
+Facts of the API (2013-12-02) this rests on: a subscription ends after five minutes; another call for the same consumer
+and shard is refused for five seconds, and takes over then; a ContinuationSequenceNumber is the place to go on AFTER.
 """
 
 from __future__ import annotations
@@ -66,7 +66,9 @@ class FanOutStream(KinesisStream):
         self._stop = stop
         self._probe = probe_of(client.meta.endpoint_url, record_encoding)
         events = client.meta.events
-        events.register("request-created.kinesis.SubscribeToShard", _encode, unique_id="pykcl-encode-subscribe")
+        events.register(
+            "request-created.kinesis.SubscribeToShard", _encode, unique_id="pykcl-encode-subscribe"
+        )
         events.register("before-parse.kinesis.SubscribeToShard", _take_body, unique_id="pykcl-take-events")
 
     def prepare_consumer(self) -> None:
@@ -123,8 +125,8 @@ class FanOutStream(KinesisStream):
     def _begun(self, shard_id: str, asked: _Asked) -> Subscription:
         if asked.body is None:
             raise SetupError(
-                "Enhanced fan-out needs a newer botocore: this one does not show an answer before it parses it. Do: pip "
-                "install -U boto3."
+                "Enhanced fan-out needs a newer botocore: this one does not show an answer before it parses it. Do: "
+                "pip install -U boto3."
             )
         reader = BodyReader(asked.body, asked.events, self._runtime, shard_id)
         asked.events.source = reader
@@ -195,7 +197,7 @@ class BodyReader:
     def close(self) -> None:
         """Let the thread end, and with it the connection."""
         self._room.set()
-        # Not by `close`: the thread may be reading. Not in a process that was forked: the connection is of the other one.
+        # Not by `close`: the thread may be reading. Not in a process that was forked: the connection is not its own.
         if isinstance(self._socket, socket.socket) and self._process == os.getpid():
             with suppress(OSError):
                 socket.socket.shutdown(self._socket, socket.SHUT_RDWR)

@@ -125,7 +125,8 @@ class PushedEvents:
 def event_of(message: bytes, shard_id: str, stream: str) -> Fetched | None:
     """Return the event in a whole message; None for a message of another kind, such as the first one.
 
-    Raises AnswerRefused; for an error in the place of an event SubscriptionTaken, Throttled, TemporaryError, SetupError.
+    Raises AnswerRefused; for an error in the place of an event SubscriptionTaken, Throttled, TemporaryError and
+    SetupError.
     """
     headers, body = decode(message)
     if headers.get(":message-type") != "event":
@@ -143,8 +144,8 @@ def event_of(message: bytes, shard_id: str, stream: str) -> Fetched | None:
 def _failure_in(headers: dict[str, str], doing: str) -> PyKclError:
     """Return the error that came in the place of an event.
 
-    What no longer exists is not decided here: subscribing again asks whether it is the consumer, the shard or the stream,
-    and a wrong guess would be taken for the end of the shard.
+    What no longer exists is not decided here: subscribing again asks whether it is the consumer, the shard or the
+    stream, and a wrong guess would be taken for the end of the shard.
     """
     code = headers.get(":exception-type") or headers.get(":error-code") or "unknown"
     answer: Any = {
