@@ -43,6 +43,7 @@ from pykcl.errors import (
     SetupError,
     ShardGone,
     StreamMissing,
+    SubscriptionTaken,
     TemporaryError,
     WrongStream,
 )
@@ -121,7 +122,7 @@ class KinesisStream:
                 self._calling(self._client.describe_stream_summary),
                 self._stream(),
             )
-        except _NotFoundError as error:
+        except NotFoundError as error:
             missing = self._missing(str(error))
         else:
             description = description_of(answer, self._name)
@@ -148,7 +149,7 @@ class KinesisStream:
         """
         try:
             answer = self._call(self._listing, self._calling(self._client.list_shards), self._stream())
-        except _NotFoundError as error:
+        except NotFoundError as error:
             message = str(error)
         else:
             return self._whole_listing(answer)
@@ -172,19 +173,16 @@ class KinesisStream:
         for a start time Kinesis' clock has not reached; SetupError when `start` is no position of this shard.
         """
         request = {**self._stream(), "ShardId": shard_id, "ShardIteratorType": start.kind}
-        if start.kind == "AT_TIMESTAMP":
-            request["Timestamp"] = datetime.fromtimestamp((start.at_millis or 0) / 1000, tz=UTC)
-        elif start.sequence_number is not None:
-            request["StartingSequenceNumber"] = start.sequence_number
+        request |= place_of(start, "StartingSequenceNumber")
         try:
             answer = self._call(
                 f"Opening {shard_id} of stream {self._name!r}",
                 self._calling(self._client.get_shard_iterator),
                 request,
             )
-        except _NotFoundError as error:
+        except NotFoundError as error:
             failure = self._gone(shard_id, str(error))
-        except _BadArgumentError as error:
+        except BadArgumentError as error:
             failure = self._start_refused(shard_id, start, str(error))
         else:
             iterator = answer.get("ShardIterator")
@@ -243,9 +241,9 @@ class KinesisStream:
     ) -> Fetched:
         try:
             answer = self._call(f"Reading {shard_id} of stream {self._name!r}", method, request)
-        except _NotFoundError as error:
+        except NotFoundError as error:
             failure = self._gone(shard_id, str(error))
-        except _BadArgumentError as error:
+        except BadArgumentError as error:
             failure = IteratorExpired(f"{error}. Open a new iterator at the last delivered record.")
         else:
             try:
@@ -311,7 +309,7 @@ class KinesisStream:
         try:
             answer = dict(method(**request))
         except ClientError as error:
-            failure = _refusal(error, doing)
+            failure = refusal_of(error, doing)
             code = error_code(error)
             is_about_arn = code in _BAD_ARGUMENT and "StreamARN" in request and not self._is_arn_taken
         except aws_errors() as error:
@@ -438,32 +436,45 @@ class KinesisStream:
         ).about("E30")
 
 
-class _NotFoundError(PyKclError):
+def place_of(start: ReadFrom, number_name: str) -> dict[str, Any]:
+    """Return the members of a request that say the place, beside its kind. number_name: of a sequence number."""
+    if start.kind == "AT_TIMESTAMP":
+        return {"Timestamp": datetime.fromtimestamp((start.at_millis or 0) / 1000, tz=UTC)}
+    return {} if start.sequence_number is None else {number_name: start.sequence_number}
+
+
+class NotFoundError(PyKclError):
     """ResourceNotFoundException; the text is for deriving a better error, never for the user alone."""
 
 
-class _BadArgumentError(PyKclError):
+class BadArgumentError(PyKclError):
     """InvalidArgumentException."""
 
 
-def _refusal(error: ClientError, doing: str) -> PyKclError:
+def refusal_of(error: ClientError, doing: str) -> PyKclError:
     code = error_code(error)
     if code == "ResourceNotFoundException":
         account = _account_in(str(error.response.get("Error", {}).get("Message", "")))
-        return _NotFoundError(f"{doing} found nothing" + (f" (account {account})" if account else ""))
+        return NotFoundError(f"{doing} found nothing" + (f" (account {account})" if account else ""))
     if code == "ExpiredIteratorException":
         return IteratorExpired(f"{doing} came with an iterator older than five minutes. Open a new one.")
     if code == "ExpiredNextTokenException":
         return TemporaryError(f"{doing} took too long between two pages ({code}). List again.")
-    if code in _BAD_ARGUMENT and error.operation_name in ("GetShardIterator", "GetRecords"):
+    if code in _BAD_ARGUMENT and error.operation_name in _OF_ONE_SHARD:
         # Not the set-up of the whole worker: what was refused came out of one lease row or one answer.
-        return _BadArgumentError(f"{doing} was refused as invalid ({code})")
+        return BadArgumentError(f"{doing} was refused as invalid ({code})")
     if code in _KEY_TROUBLE:
         return SetupError(
             f"{doing} failed: the stream is encrypted with a KMS key that {_KEY_TROUBLE[code]} ({code}). "
             "Nothing can be read until that is put right; nothing is lost before the retention period ends."
         )
     failure = sort_failure(error, doing=doing)
+    if code == "ResourceInUseException" and error.operation_name == "SubscribeToShard":
+        failure = SubscriptionTaken(
+            f"{doing} was refused, or ended: the same consumer has another subscription to it ({code}). It is the next "
+            "owner of the lease, or another application that uses the same consumer. Subscribing again takes over "
+            "once the other one is five seconds old."
+        )
     if code == "ProvisionedThroughputExceededException" and error.operation_name == "GetRecords":
         # The shard's own limit, which all applications that read the stream share; not the account's for a call.
         failure.about("E19")
@@ -472,6 +483,7 @@ def _refusal(error: ClientError, doing: str) -> PyKclError:
 
 # The second where a text has not even the form of what it should be, such as a shard id that somebody made up.
 _BAD_ARGUMENT = frozenset({"InvalidArgumentException", "ValidationException"})
+_OF_ONE_SHARD = ("GetShardIterator", "GetRecords", "SubscribeToShard")
 _KEY_TROUBLE = {
     "KMSDisabledException": "is disabled: enable it",
     "KMSInvalidStateException": "is not in a usable state (pending deletion or import?): restore it",

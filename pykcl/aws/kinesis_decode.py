@@ -1,4 +1,5 @@
-"""Kinesis' answers as values; above all GetRecords, decoded once, straight into slotted Records.
+"""Kinesis' answers as values; above all GetRecords, decoded once, straight into slotted Records. An event that is
+pushed differs from it in one name (`CONTINUATION`).
 
 botocore's own parser walks the service model for every record and asks for the local time zone each time.
 Here the JSON body is read in one pass. `page_of_body` is that quick way; `page_of_answer` takes what botocore
@@ -40,7 +41,10 @@ _SHARD_ID = re.compile(r"[A-Za-z0-9_.-]{1,128}\Z")
 _CONTENT_LENGTH = re.compile(r"[0-9]{1,12}\Z")
 _STATUS = re.compile(r"[A-Z_]{1,32}\Z")
 _MAX_SHOWN = 64
-NO_END = "it has neither NextShardIterator nor ChildShards"
+_ITERATOR = "NextShardIterator"
+CONTINUATION = "ContinuationSequenceNumber"
+"""Name of the place to read on from, in an event that is pushed."""
+NO_END = f"it has neither {_ITERATOR} nor ChildShards"
 
 
 class UnprovenEnd(AnswerRefused):
@@ -57,8 +61,11 @@ _arrival = itemgetter("ApproximateArrivalTimestamp")
 _payload = itemgetter("Data")
 
 
-def page_of_body(body: bytes, shard_id: str, stream: str) -> Fetched:
-    """The answer from its raw JSON body. Raises AnswerRefused for anything Kinesis cannot have meant."""
+def page_of_body(body: bytes, shard_id: str, stream: str, *, place: str = _ITERATOR) -> Fetched:
+    """The answer from its raw JSON body. place: as in `page_of`.
+
+    Raises AnswerRefused for anything Kinesis cannot have meant.
+    """
     document = _document(body, shard_id)
     items = items_of(document, shard_id)
     records: Sequence[Record] | None = None
@@ -67,7 +74,7 @@ def page_of_body(body: bytes, shard_id: str, stream: str) -> Fetched:
     if records is None:
         # Something optional is missing, or something is wrong: check each record.
         records = careful_records(items, shard_id, stream)
-    return page_of(document, records, len(body), shard_id)
+    return page_of(document, records, len(body), shard_id, place=place)
 
 
 def page_of_answer(answer: Mapping[str, Any], shard_id: str, stream: str) -> Fetched:
@@ -165,19 +172,29 @@ def _millis(value: Any, index: int, shard_id: str) -> float:
 
 
 def page_of(
-    document: Mapping[str, Any], records: Sequence[Record], body_bytes: int, shard_id: str
+    document: Mapping[str, Any],
+    records: Sequence[Record],
+    body_bytes: int,
+    shard_id: str,
+    *,
+    place: str = _ITERATOR,
 ) -> Fetched:
-    next_iterator = document.get("NextShardIterator")
+    """place: name of the place to read on from, which becomes `next_iterator`."""
+    next_iterator = document.get(place)
     if next_iterator is not None and (not isinstance(next_iterator, str) or not next_iterator):
-        raise refused(shard_id, "its NextShardIterator is not a text")
+        raise refused(shard_id, f"its {place} is not a text")
+    if place == CONTINUATION and next_iterator is not None and is_sequence_number(next_iterator) is None:
+        raise refused(shard_id, f"its {place} is no sequence number of decimal digits")
     children = _children(document.get("ChildShards"), shard_id)
     if next_iterator is not None and children:
-        raise refused(shard_id, "it has both NextShardIterator and ChildShards")
+        raise refused(shard_id, f"it has both {place} and ChildShards")
     behind = document.get("MillisBehindLatest")
     if behind is not None and (isinstance(behind, bool) or not isinstance(behind, int)):
         raise refused(shard_id, f"its MillisBehindLatest is of type {type(behind).__name__}")
     page = Fetched(records, next_iterator, behind, children, body_bytes)
     if next_iterator is None and not children:
+        if place != _ITERATOR:
+            raise refused(shard_id, f"it has neither {place} nor ChildShards")
         raise UnprovenEnd(str(refused(shard_id, NO_END)), page)
     return page
 
@@ -283,8 +300,8 @@ def _size(answer: Mapping[str, Any], records: list[Record]) -> int:
 
 def refused(shard_id: str, problem: str) -> AnswerRefused:
     return AnswerRefused(
-        f"The GetRecords answer for {shard_id} cannot be true: {problem}. Nothing of it was used; asking for "
-        "the same page again may help. If this goes on, check what stands between this process and Kinesis "
+        f"The answer with records of {shard_id} cannot be true: {problem}. Nothing of it was used; asking for "
+        "the same records again may help. If this goes on, check what stands between this process and Kinesis "
         "(a proxy, an emulator)."
     )
 
@@ -292,13 +309,13 @@ def refused(shard_id: str, problem: str) -> AnswerRefused:
 _LIST, _MAP = 4, 5
 
 
-def page_of_cbor(body: bytes, shard_id: str, stream: str) -> Fetched:
-    """Raises AnswerRefused for anything Kinesis cannot have meant."""
+def page_of_cbor(body: bytes, shard_id: str, stream: str, *, place: str = _ITERATOR) -> Fetched:
+    """The same from a body in CBOR."""
     found: tuple[Mapping[str, Any], Sequence[Record]] | None = None
     with suppress(ValueError, OverflowError):
         found = _quick(body, shard_id, stream)
     document, records = _careful(body, shard_id, stream) if found is None else found
-    return page_of(document, records, len(body), shard_id)
+    return page_of(document, records, len(body), shard_id, place=place)
 
 
 def _quick(body: bytes, shard_id: str, stream: str) -> tuple[Mapping[str, Any], Sequence[Record]]:

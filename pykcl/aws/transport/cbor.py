@@ -99,12 +99,15 @@ def decode_name(body: bytes, position: int, allowance: Allowance) -> tuple[str, 
     return content.decode(), position
 
 
-def text_and_numbers(members: Mapping[str, str | int]) -> bytes:
-    """A map of texts and of numbers from 0 on."""
+def text_and_numbers(members: Mapping[str, Any]) -> bytes:
+    """A map of texts, of numbers from 0 on, and of such maps."""
     parts = [_head(_MAP, len(members))]
     for name, value in members.items():
         parts.append(_text(name))
-        parts.append(_text(value) if isinstance(value, str) else _head(_UNSIGNED, value))
+        if isinstance(value, Mapping):
+            parts.append(text_and_numbers(value))
+        else:
+            parts.append(_text(value) if isinstance(value, str) else _head(_UNSIGNED, value))
     return b"".join(parts)
 
 

@@ -121,12 +121,12 @@ def _response_dict(operation: str, answer: Answer) -> dict[str, Any]:
     return {
         "status_code": answer.status,
         "headers": HeadersDict(answer.headers),
-        "body": _as_json(answer.body),
+        "body": as_json(answer.body),
         "context": {"operation_name": operation},
     }
 
 
-def _as_json(body: bytes) -> bytes:
+def as_json(body: bytes) -> bytes:
     """An error that came as CBOR, in the form botocore can read."""
     try:
         document, end = decode(body)

@@ -1,0 +1,264 @@
+"""`interfaces.PushStream` over a boto3 Kinesis client: SubscribeToShard, and the consumer that it names.
+
+botocore makes and signs the request, chooses the endpoint and reads errors. Its event stream is not used: it is four
+times as dear as our own reading, and cannot be read without waiting. So the body of a good answer is taken out of
+botocore's hands before it parses (`before-parse`), and a thread for each subscription reads it: `BodyReader`.
+
+Facts of the API (2013-12-02) this rests on: a subscription ends after five minutes; another call for the same consumer
+and shard is refused for five seconds, and takes over then; a ContinuationSequenceNumber is the place to go on AFTER.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from contextvars import ContextVar
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from pykcl.aws.errors import sort_failure
+from pykcl.aws.kinesis import BadArgumentError, KinesisStream, NotFoundError, place_of
+from pykcl.aws.push.consumer import ConsumerCalls, find_active
+from pykcl.aws.push.subscription import PushedEvents, event_of
+from pykcl.aws.transport.cbor import CBOR_TYPE, text_and_numbers
+from pykcl.aws.transport.get_records import REFUSALS, CborProbe, probe_of
+from pykcl.aws.transport.transport import as_json
+from pykcl.config import RecordEncoding
+from pykcl.errors import AnswerRefused, ConsumerGone, PyKclError, SetupError, TemporaryError
+from pykcl.interfaces import Fetched, Subscription
+from pykcl.model.checkpoint import ReadFrom
+from pykcl.runtime import Event, Runtime
+
+if TYPE_CHECKING:
+    from mypy_boto3_kinesis import KinesisClient
+
+MAX_SILENCE: Final = 60.0
+"""Seconds without a byte after which a subscription is given up. Its reader gives it up sooner; this is for one that
+nobody reads."""
+_ONE_READ: Final = 64 * 1024
+
+
+class FanOutStream(KinesisStream):
+    """A stream that also pushes records to a consumer. May be used by any number of threads at once.
+
+    consumer: name or ARN. register: register it where it is missing. stop: once set, the consumer is not waited for.
+    The rest: as for `KinesisStream`.
+    """
+
+    def __init__(
+        self,
+        client: KinesisClient,
+        stream: str,
+        runtime: Runtime,
+        *,
+        consumer: str,
+        register: bool = True,
+        stop: Event | None = None,
+        record_encoding: RecordEncoding = "auto",
+        **others: Any,
+    ) -> None:
+        super().__init__(client, stream, runtime, record_encoding=record_encoding, **others)
+        self._consumer, self._may_register = consumer, register
+        self._consumer_arn: str | None = None
+        self._stop = stop
+        self._probe = probe_of(client.meta.endpoint_url, record_encoding)
+        events = client.meta.events
+        events.register(
+            "request-created.kinesis.SubscribeToShard", _encode, unique_id="pykcl-encode-subscribe"
+        )
+        events.register("before-parse.kinesis.SubscribeToShard", _take_body, unique_id="pykcl-take-events")
+
+    def prepare_consumer(self) -> None:
+        """See `interfaces.PushStream`."""
+        self._consumer_arn = find_active(
+            self._consumer_calls(self._consumer),
+            register=self._may_register,
+            check_stream=self.describe,
+            pause=self._pause,
+        )
+
+    def subscribe(self, shard_id: str, start: ReadFrom, on_ready: Callable[[], None]) -> Subscription:
+        """See `interfaces.PushStream`. Raises also what `open` raises."""
+        if self._consumer_arn is None:
+            self.prepare_consumer()
+        arn = str(self._consumer_arn)
+        request = {
+            "ConsumerARN": arn,
+            "ShardId": shard_id,
+            "StartingPosition": {"Type": start.kind, **place_of(start, "SequenceNumber")},
+        }
+        # CBOR has no common form for a time.
+        is_cbor = self._probe.is_cbor and start.kind != "AT_TIMESTAMP"
+        asked = _Asked(PushedEvents(partial(_decoded, self._probe, shard_id, self._name), on_ready), is_cbor)
+        try:
+            self._subscribe(shard_id, request, asked)
+        except NotFoundError as error:
+            failure = self._what_is_gone(shard_id, arn, str(error))
+        except BadArgumentError as error:
+            failure = self._start_refused(shard_id, start, str(error))
+        except SetupError as error:
+            failure = error
+        else:
+            return self._begun(shard_id, asked)
+        if asked.is_encoding_refused:
+            self._probe.distrust("it is refused")
+            return self.subscribe(shard_id, start, on_ready)
+        try:
+            raise failure
+        finally:
+            del failure  # its traceback holds this frame: no cycle
+
+    def _subscribe(self, shard_id: str, request: dict[str, Any], asked: _Asked) -> None:
+        asking = _asking.set(asked)
+        try:
+            self._call(
+                f"Subscribing to {shard_id} of stream {self._name!r}",
+                self._calling(self._client.subscribe_to_shard),
+                request,
+            )
+        finally:
+            _asking.reset(asking)
+
+    def _begun(self, shard_id: str, asked: _Asked) -> Subscription:
+        if asked.body is None:
+            raise SetupError(
+                "Enhanced fan-out needs a newer botocore: this one does not show an answer before it parses it. Do: "
+                "pip install -U boto3."
+            )
+        reader = BodyReader(asked.body, asked.events, self._runtime, shard_id)
+        asked.events.source = reader
+        try:
+            self._runtime.spawn(f"pykcl-push-{shard_id}", reader.run)
+        except TemporaryError:
+            asked.body.close()
+            raise
+        return asked.events
+
+    def _what_is_gone(self, shard_id: str, consumer_arn: str, message: str) -> PyKclError:
+        """Return the error for a ResourceNotFoundException, which does not say what is missing."""
+        if self._consumer_calls(consumer_arn).describe() is not None:
+            return self._gone(shard_id, message)
+        self._consumer_arn = None
+        self.describe()
+        return ConsumerGone(
+            f"Stream {self._name!r} has no consumer {consumer_arn} any more: it was deregistered. It is looked for by "
+            "name, and registered again where that is allowed."
+        )
+
+    def _consumer_calls(self, consumer: str) -> ConsumerCalls:
+        arn = self.arn or self.describe().arn
+        return ConsumerCalls(self._client, self._calling, self._name, arn, consumer)
+
+    def _pause(self) -> bool:
+        return (self._stop or self._runtime.event()).wait(self._runtime.random().uniform(1.0, 1.1))
+
+
+class BodyReader:
+    """Reads the body of an answer in a thread of its own, as fast as it is taken. The `Source` of its subscription.
+
+    body: urllib3's response, of which nothing was read.
+    """
+
+    def __init__(self, body: Any, events: PushedEvents, runtime: Runtime, shard_id: str) -> None:
+        self._body, self._events, self._shard_id = body, events, shard_id
+        self._room = runtime.event()
+        self._process = os.getpid()
+        connection = getattr(body, "connection", None)
+        opened = getattr(connection, "sock", None)
+        # urllib3 wraps TLS within the TLS of a proxy.
+        self._socket: Any = getattr(opened, "socket", opened)
+        if isinstance(self._socket, socket.socket):
+            self._socket.settimeout(MAX_SILENCE)
+
+    def run(self) -> None:
+        """Read until the end, and report it."""
+        failure: PyKclError | None = None
+        try:
+            for part in self._body.stream(_ONE_READ):
+                self._events.receive(part)
+                while self._events.is_full and not self._events.is_closed:
+                    self._room.wait()
+                    self._room.clear()
+                if self._events.is_closed:
+                    break
+        except Exception as error:  # noqa: BLE001 - whatever it is, the shard is read on by another subscription
+            failure = sort_failure(error, doing=f"Reading the events of {self._shard_id}")
+        with suppress(OSError):
+            self._body.close()
+        self._events.end(failure)
+
+    def taken(self, size: int) -> None:
+        del size
+        self._room.set()
+
+    def close(self) -> None:
+        """Let the thread end, and with it the connection."""
+        self._room.set()
+        # Not by `close`: the thread may be reading. Not in a process that was forked: the connection is not its own.
+        if isinstance(self._socket, socket.socket) and self._process == os.getpid():
+            with suppress(OSError):
+                socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
+
+
+class _Asked:
+    """One call of SubscribeToShard. body: that of its answer, once it has come."""
+
+    def __init__(self, events: PushedEvents, is_cbor: bool) -> None:
+        self.events, self.is_cbor = events, is_cbor
+        self.body: Any = None
+        self.is_encoding_refused = False
+
+
+# Set only while pykcl subscribes: the client may be shared with code that wants botocore's own event stream.
+_asking: ContextVar[_Asked | None] = ContextVar("pykcl_subscribing", default=None)
+
+
+def _encode(request: Any, **_: object) -> None:
+    """request-created handler: ask in CBOR, so that the events come in it."""
+    asked = _asking.get()
+    if asked is not None and asked.is_cbor:
+        request.data = text_and_numbers(json.loads(request.data))
+        request.headers.replace_header("Content-Type", CBOR_TYPE)
+
+
+def _take_body(response_dict: dict[str, Any], **_: object) -> None:
+    """before-parse handler: take the events out of a good answer. botocore gets a body with none."""
+    asked = _asking.get()
+    if asked is None:
+        return
+    status = response_dict.get("status_code", 500)
+    if status < 300:
+        asked.body, response_dict["body"] = response_dict["body"], _NoEvents()
+    elif asked.is_cbor:
+        response_dict["body"] = body = as_json(response_dict["body"])
+        asked.is_encoding_refused = status == 415 or any(code.encode() in body for code in REFUSALS)
+
+
+_FIRST_MESSAGE: Final = bytes.fromhex(
+    "00000047 00000035 d9429f13"
+    "0d 3a6d6573736167652d74797065 07 0005 6576656e74"
+    "0b 3a6576656e742d74797065 07 0010 696e697469616c2d726573706f6e7365"
+    "7b7d 8de0c8a3"
+)
+""":message-type event, :event-type initial-response, and an empty object in JSON."""
+
+
+class _NoEvents:
+    """The body of an event stream with the first message alone, without which botocore refuses it."""
+
+    def stream(self, *_: object, **__: object) -> Iterator[bytes]:
+        yield _FIRST_MESSAGE
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def _decoded(probe: CborProbe, shard_id: str, stream: str, message: bytes) -> Fetched | None:
+    try:
+        return event_of(message, shard_id, stream)
+    except AnswerRefused:
+        probe.distrust("an event in it could not be read")
+        raise
