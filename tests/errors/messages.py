@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 UNKNOWN = "…"
 """Stands for what a text gets when it is made."""
 _COMMAND = re.compile(r"(?:\b(pykcl|aws) |`(?!pykcl |aws ))((?:[a-z0-9-]+ ?)+)")
-_OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]*[a-z]\b")
+_OPTION = re.compile(r"(?<![\w-])(?:--[a-z][a-z-]*[a-z]|-[a-z])\b")
 _SENTENCE_ENDS = re.compile(r"[`;]|\. ")
 
 
@@ -33,7 +33,9 @@ def texts_of(source: str, module: str) -> Iterator[str]:
     left: list[ast.AST] = [ast.parse(source)]
     while left:
         node = left.pop()
-        if isinstance(node, ast.JoinedStr) or (isinstance(node, ast.Constant) and isinstance(node.value, str)):
+        if isinstance(node, ast.JoinedStr) or (
+            isinstance(node, ast.Constant) and isinstance(node.value, str)
+        ):
             yield written(node, module)
         elif not (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)):
             left += ast.iter_child_nodes(node)

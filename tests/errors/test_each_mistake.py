@@ -87,7 +87,9 @@ def check_output(result, code, *words, exit_code=78):
     for word in words:
         assert word in (hint or happened)
     for option, program, commands in options_named(f"{happened} {hint}", commands_of(" ".join(result.words))):
-        assert program == "aws" or any(has(command, option) for command in commands), f"{option} of {commands}"
+        assert program == "aws" or any(has(command, option) for command in commands), (
+            f"{option} of {commands}"
+        )
     assert code in TEXTS
     assert is_on_page(code, happened), happened
     return happened

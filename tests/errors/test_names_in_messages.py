@@ -7,6 +7,7 @@ import re
 import tomllib
 
 import botocore.session
+import click
 import pytest
 from botocore import configprovider, credentials, utils
 from botocore.loaders import Loader
@@ -18,9 +19,6 @@ from pykcl.cli.settings import from_arguments
 from pykcl.compat.properties import KEYS
 from pykcl.compat.properties.credentials import KNOWN as CREDENTIALS_PROVIDERS
 from pykcl.config import Config
-from pykcl.handlers.event_source_mapping import _KEYS as KEYS_OF_A_MAPPING
-from pykcl.local.faults import FaultRule
-from pykcl.model.lease_item import FIELD_ATTRIBUTES, LEASE_KEY
 
 AS_OTHERS = (
     "pykcl.local.", "pykcl.testing.memory.", "pykcl.testing.simulation.", "pykcl.demo.java", "pykcl.ui.",
@@ -55,6 +53,8 @@ ABOUT = {
     "pykcl.operate.streams": ("tail", "put"),
     "pykcl.operate.worker_status": ("lag",),
 }
+
+
 def commands_about(module):
     """Return the words of the commands that a message of a module is about."""
     own = [words for words, command in COMMANDS.items() if f"{module}." in f"{defined_in(command)}."]
@@ -79,7 +79,7 @@ def aws_takes(words, option):
 
 
 GLOBAL_AWS = {"--region", "--profile"}
-OF_OTHER_PROGRAMS = {"--mode": "KclMigrationTool.py", "--profile": "aws sso login"}
+OF_OTHER_PROGRAMS = {"--mode": "KclMigrationTool.py", "--profile": "aws sso login", "-m": "python -m"}
 
 
 def missing_options(module, text):
@@ -93,7 +93,11 @@ def missing_options(module, text):
 
 @pytest.mark.parametrize(
     "text",
-    ["Do: --stram NAME.", "`pykcl leases list --shift-by 1` shows it", "aws kinesis list-streams --stream-name x"],
+    [
+        "Do: --stram NAME.",
+        "`pykcl leases list --shift-by 1` shows it",
+        "aws kinesis list-streams --stream-name x",
+    ],
 )
 def test_an_option_that_does_not_exist_is_missing(text):
     assert list(missing_options("pykcl.config", text)) != []
@@ -112,8 +116,8 @@ OF_PYTHON = {"None", "keep"}
 
 def values_named():
     for _, text in TEXTS:
-        for name, value in VALUE.findall(text):
-            value = value.strip("'\"")
+        for name, found in VALUE.findall(text):
+            value = found.strip("'\"")
             if name in FIELDS and not value.isupper() and value not in OF_PYTHON:
                 yield name, value.replace("BUCKET/PREFIX", "bucket/prefix")
 
@@ -124,6 +128,21 @@ def test_every_value_of_an_option_that_a_message_names_is_accepted(name, value):
     if name in ("max_attempts", "max_record_age"):
         given["dead_letters"] = "discard"
     Config.from_options(given)
+
+
+def choices_named():
+    """Yield (option, the word behind it, its choices)."""
+    for module, text in TEXTS:
+        for option, word in re.findall(r"(--[a-z-]+) ([A-Za-z0-9]+)", text):
+            for param in (param for each in commands_about(module) for param in COMMANDS[each].params):
+                if option in param.opts and isinstance(param.type, click.Choice):
+                    yield option, word, param.type.choices
+
+
+def test_every_choice_that_a_message_names_is_one():
+    found = {(option, word) for option, word, choices in choices_named() if word not in choices}
+    assert found == {("--output", "both"), ("--log-format", "and")}, "words of a sentence"
+    assert ("--on-bad", "skip") in {(option, word) for option, word, _ in choices_named()}
 
 
 # -- names -----------------------------------------------------------------------------------------------------
