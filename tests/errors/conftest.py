@@ -48,4 +48,10 @@ def pykcl(monkeypatch):
     # It would leave a handler on a stream that is closed by then.
     monkeypatch.setattr("pykcl.cli.run.log_to_stderr", lambda *_, **__: None)
     with patch.dict(os.environ):  # for a Lambda handler the command sets some variables
-        yield lambda *words: CliRunner().invoke(main, words, catch_exceptions=False)
+        yield call
+
+
+def call(*words):
+    result = CliRunner().invoke(main, words, catch_exceptions=False)
+    result.words = words
+    return result

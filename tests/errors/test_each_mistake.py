@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from messages import commands_of, has, options_named
 from mistake_pages import TEXTS, blocks, is_on_page, sections
 
 from pykcl import Config, RecordProcessor, Worker, handler, lambda_processor
@@ -74,7 +75,8 @@ def as_logged(event):
 
 
 def check_output(result, code, *words, exit_code=78):
-    """What a command says of an error: a line about it, and one with its page. What to do is said once."""
+    """What a command says of an error: a line about it, and one with its page. What to do is said once, and the options
+    that it names are those of the command."""
     assert result.exit_code == exit_code, result.output
     happened, to_do = result.output.splitlines()[-2:]
     assert happened.startswith("pykcl: ")
@@ -84,6 +86,10 @@ def check_output(result, code, *words, exit_code=78):
     assert not hint or hint not in happened, "said twice"
     for word in words:
         assert word in (hint or happened)
+    for option, program, commands in options_named(f"{happened} {hint}", commands_of(" ".join(result.words))):
+        assert program == "aws" or any(has(command, option) for command in commands), (
+            f"{option} of {commands}"
+        )
     assert code in TEXTS
     assert is_on_page(code, happened), happened
     return happened
@@ -209,7 +215,8 @@ def test_e05_a_table_that_is_no_lease_table(local_aws, dynamodb, pykcl):
     happened = check_output(pykcl(*RUN), "E05", f"--option table_name={TABLE}-leases")
     assert "its key is id" in happened
     assert "leaseKey" in happened
-    check_output(pykcl("leases", "list", "--app", TABLE), "E05", f"table_name={TABLE}-leases", exit_code=1)
+    check_output(pykcl("leases", "list", "--app", TABLE), "E05", "or its table: --table", exit_code=1)
+    assert "no lease table 'another'" in pykcl("leases", "list", "--table", "another").output
     with pytest.raises(WrongTable) as raised:
         real_worker(Heard()).start()
     check(raised.value, "E05")

@@ -107,10 +107,11 @@ def describe(client: Any, table: str, runtime: Runtime) -> TableFacts:
     found = table_of(answer)
     if found.key_schema != ((LEASE_KEY, "HASH"),) or found.types.get(LEASE_KEY) != "S":
         keys = ", ".join(f"{name} ({kind}, {found.types.get(name, '?')})" for name, kind in found.key_schema)
+        do = "name the application of a fleet, or its table: --table NAME"
         raise WrongTable(
             f"Table {table!r} is not a lease table: its key is {keys}, a lease table's is {LEASE_KEY} (HASH, S). "
-            "Nothing was read or changed. Do: name the application, or --table."
-        )
+            f"Nothing was read or changed. Do: {do}."
+        ).about("E05", do)
     table_answer = answer["Table"]
     mode = (table_answer.get("BillingModeSummary") or {}).get("BillingMode", "PROVISIONED")
     units = (table_answer.get("ProvisionedThroughput") or {}).get("ReadCapacityUnits", 0)
