@@ -10,7 +10,7 @@ import copy
 import logging
 import os
 import ssl
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
@@ -89,7 +89,13 @@ def connect(
         http_transport=config.http_transport,
         gone_after=gone_after,
     )
-    stream = KinesisStream(
+    stream: Callable[..., Stream] = KinesisStream
+    if config.retrieval == "fanout":
+        from pykcl.aws.push.stream import FanOutStream
+
+        consumer = config.consumer or config.application
+        stream = partial(FanOutStream, consumer=consumer, register=config.register_consumer, stop=stop)
+    return table, stream(
         given["kinesis"],
         config.stream,
         runtime,
@@ -97,7 +103,6 @@ def connect(
         record_encoding=config.record_encoding,
         gone_after=gone_after,
     )
-    return table, stream
 
 
 def given_clients(clients: Mapping[str, Any] | None) -> dict[str, Any]:
