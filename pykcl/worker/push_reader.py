@@ -25,7 +25,6 @@ from pykcl.metrics import catalog
 from pykcl.model.checkpoint import Checkpoint, ReadFrom
 from pykcl.model.shard import HashRange, Shard
 from pykcl.planning.push_schedule import (
-    CALL_INTERVAL,
     PushSchedule,
     after_call,
     after_event,
@@ -96,7 +95,9 @@ class PushReader:
         fetched = self._next_event(give_up)
         if fetched is None:
             return None
-        now = self._context.runtime.monotonic()
+        # By the clock of Kinesis. 1) A machine whose other clock stands still is suspended for a day; 2) the next
+        # subscription steps over what was trimmed meanwhile.
+        now = self._stream.server_time_millis() / 1000
         return self._page(fetched) if self._place.arrived(fetched, now) else None
 
     def _resolve(self) -> Page | None:
@@ -110,7 +111,7 @@ class PushReader:
         return None if held is None else self._page(held)
 
     def _page(self, fetched: Fetched) -> Page:
-        return Page(fetched, self._context.runtime.monotonic(), self._place.batches(fetched))
+        return Page(fetched, self._now, self._place.batches(fetched))
 
     # -- subscribing ---------------------------------------------------------------------------------------------
 
@@ -130,7 +131,7 @@ class PushReader:
             self._note_another(after_refusal(self._schedule, self._now, context.runtime.random()))
             return False
         except PyKclError:
-            self._schedule = after_call(self._schedule, self._now)
+            self._schedule = after_call(self._schedule, self._now, context.runtime.random())
             raise
         self._schedule = after_subscribing(self._schedule, self._now, context.runtime.random())
         return True
@@ -255,7 +256,7 @@ class PushReader:
 
     def throttled(self) -> float:
         """A call was refused for its rate. Returns the seconds to wait before the next."""
-        return CALL_INTERVAL * self._context.runtime.random().uniform(1.0, 1.5)
+        return self.too_soon
 
     def accept_empty_page(self, answer: Answer) -> tuple[str, PollWindow] | None:
         """Return None: no other thread reads for this one."""
