@@ -12,7 +12,7 @@ from contextlib import suppress
 
 from pykcl.config import LARGEST_FETCH_BYTES
 from pykcl.errors import (
-    ConfigError,
+    ConsumerGone,
     IteratorExpired,
     PyKclError,
     SubscriptionOver,
@@ -20,7 +20,7 @@ from pykcl.errors import (
     TemporaryError,
 )
 from pykcl.events import SubscriptionContested
-from pykcl.interfaces import Fetched, PushStream, Stream, Subscription
+from pykcl.interfaces import Fetched, Subscription
 from pykcl.metrics import catalog
 from pykcl.model.checkpoint import Checkpoint, ReadFrom
 from pykcl.model.shard import HashRange, Shard
@@ -35,19 +35,10 @@ from pykcl.planning.push_schedule import (
 from pykcl.planning.read_schedule import PollWindow
 from pykcl.runtime import Event as Flag
 from pykcl.worker.context import Context
+from pykcl.worker.fan_out_consumer import FanOutConsumer
 from pykcl.worker.held_leases import HeldLease
 from pykcl.worker.prefetch import Answer, bytes_kept
 from pykcl.worker.reading_place import Page, ReadingPlace
-
-
-def pushing(stream: Stream) -> PushStream:
-    """Return the stream as one that pushes records. Raises ConfigError."""
-    if isinstance(stream, PushStream):
-        return stream
-    raise ConfigError(
-        f"retrieval='fanout' needs a stream that pushes records, and {type(stream).__name__} only answers reads. "
-        "Do: retrieval='polling'."
-    )
 
 
 class PushReader:
@@ -59,6 +50,7 @@ class PushReader:
     def __init__(
         self,
         context: Context,
+        consumer: FanOutConsumer,
         held: HeldLease,
         hash_range: HashRange | None,
         first: ReadFrom,
@@ -66,9 +58,11 @@ class PushReader:
         wake: Flag,
         reserve: Callable[[int, Callable[[], bool]], bool] | None = None,
     ) -> None:
-        self._context, self._held, self._wake = context, held, wake
+        self._context, self._consumer, self._held, self._wake = context, consumer, held, wake
         self._shard_id = held.key
-        self._stream = pushing(context.stream)
+        self._stream = consumer.stream
+        # When the consumer was found to be deleted, monotonic seconds.
+        self._gone_at: float | None = None
         self._reserve = reserve or context.memory.reserve_page
         self._place = ReadingPlace(context, held.key, hash_range, first, after)
         # Behind the last delivered event; None before the first one.
@@ -119,18 +113,22 @@ class PushReader:
         """Subscribe behind what was delivered; return False if another subscription is in the way."""
         context = self._context
         context.identity.confirm_before_opening()
+        if self._gone_at is not None:
+            self._consumer.prepare_again(self._gone_at)
+            self._gone_at = None
         start = self._behind or self._place.open_at
         if self._behind is None:
             # Before the call: also one without an answer may have begun to push.
             self._place.opened(context.stream.server_time_millis())
-        self._is_ready = True
+        called_at, self._is_ready = self._now, True
         try:
             with context.meter.timed(catalog.SUBSCRIBE_TO_SHARD, self._shard_id):
                 self._subscription = self._stream.subscribe(self._shard_id, start, self._on_ready)
         except SubscriptionTaken:
             self._note_another(after_refusal(self._schedule, self._now, context.runtime.random()))
             return False
-        except PyKclError:
+        except PyKclError as error:
+            self._gone_at = called_at if isinstance(error, ConsumerGone) else None
             self._schedule = after_call(self._schedule, self._now, context.runtime.random())
             raise
         self._schedule = after_subscribing(self._schedule, self._now, context.runtime.random())

@@ -97,8 +97,8 @@ class RecordDelivery:
                 scope, windows, deliver=self._deliver_parts, write=self._checkpoint_if_due
             )
         self._reader: ShardReader | PushReader
-        if config.retrieval == "fanout":
-            self._reader = PushReader(context, held, hash_range, first, after, scope.wake, reserve)
+        if (consumer := context.consumer) is not None:
+            self._reader = PushReader(context, consumer, held, hash_range, first, after, scope.wake, reserve)
         else:
             self._reader = ShardReader(context, held.key, hash_range, first, after, scope.iterator, reserve)
         self._window = BatchWindow(

@@ -91,6 +91,7 @@ class Mutant:
     policies: bool = False
     native: bool = False
     acks: bool = False
+    pushed: bool = False
     tests: tuple[str, ...] = ()
 
     @property

@@ -2,6 +2,7 @@
 
 from contextlib import suppress
 from itertools import pairwise
+from types import SimpleNamespace
 
 import pytest
 
@@ -9,6 +10,7 @@ from pykcl import ConfigError
 from pykcl.errors import TemporaryError
 from pykcl.events import DataLost, LeaseLost, LeaseReleased, SubscriptionContested
 from pykcl.local.errors import AwsError
+from pykcl.model.checkpoint import ReadFrom
 from pykcl.model.kpl import UserRecord, aggregate
 from pykcl.testing.fleet import STREAM, TABLE, RecordingProcessor
 from pykcl.testing.runtime import EPOCH_MILLIS
@@ -433,6 +435,52 @@ def test_a_stop_wakes_an_idle_shard_and_ends_its_subscription_before_the_lease_i
     assert fleet.simulation.now - began < 1
     assert order.index("ended") < order.index("released")
     assert not any(task.name.startswith("pykcl") for task in fleet.simulation.unfinished("w1"))
+
+
+def test_a_consumer_that_is_deleted_is_registered_again_once_a_minute_and_nothing_is_lost(new_fleet):
+    fleet = new_fleet(shards=3)
+    started(fleet)
+    put = fleet.put(9)
+    fleet.wait_delivered(put)
+    calls = []
+    fleet.kinesis.fault = lambda operation, *_: (
+        operation == "RegisterStreamConsumer" and calls.append(fleet.simulation.now)
+    )
+    for _ in range(2):
+        fleet.kinesis.deregister_consumer(STREAM, name=TABLE)
+        put += fleet.put(9)
+        fleet.wait_delivered(put)
+    assert len(calls) == 2
+    assert calls[1] - calls[0] >= 60
+    assert fleet.ledger.duplicates == 0
+
+
+def test_an_event_that_was_received_and_not_delivered_comes_again_in_the_next_subscription(new_fleet):
+    fleet = new_fleet(shards=1)
+    put = fleet.put(3)
+    worker = fleet.worker("w1", retrieval="fanout")
+    context = worker._connect()
+    held = SimpleNamespace(key=SHARD)
+    wake = context.runtime.event()
+    reader = PushReader(context, context.consumer, held, None, ReadFrom("TRIM_HORIZON"), None, wake)
+
+    def read():
+        while (page := reader.read(lambda: False)) is None:
+            fleet.simulation.sleep(1)
+        return page, [record.data for batch in page.batches for record in batch]
+
+    _, received = read()
+    assert received == put
+    reader.reopen()
+    page, received = read()
+    assert received == put
+    reader.finish(page)
+    reader.reopen()
+    more = fleet.put(1)
+    _, received = read()
+    assert received == more
+    reader.close()
+    assert context.memory._free == context.config.max_buffered_bytes
 
 
 def test_a_stream_that_only_answers_reads_is_refused_at_the_start(new_fleet):

@@ -73,6 +73,8 @@ def rules_for(options: Mapping[str, Any], failover: float) -> dict[str, Rule]:
             paced(cleaning, 20, 4),
             ("list*", "take", "iterator expired", "shard denied", "page nearly trimmed"),
         ),
+        # Kinesis answers one a second for each shard, and counts as it gets them. A new owner knows of no earlier one.
+        "subscribe": Rule(0.9, 1, ("take",), tries=1),
         # From the third read on that brings nothing a shard is read once a second.
         "idle read": Rule(20, paced(1.0, 20, 3)),
     }
