@@ -36,9 +36,10 @@ class PushSchedule:
     """Schedule of the subscriptions to one shard.
 
     call_at: the next call comes no sooner. failures: calls in a row that failed. refused_at: time of the first refused
-    call while none was successful; inf: there is none. subscribed_at: time of the last successful call. heard_at: time
-    of the last event, or of the call that none has followed yet. renew_at: from then on the subscription is renewed
-    once nothing of it waits. taken: times within a minute at which another subscription of the consumer has taken over.
+    call while nothing was subscribed to; inf: there is none. subscribed_at: time of the last call that has begun a
+    subscription, or may have. heard_at: time of the last event, or of the call that none has followed yet. renew_at:
+    from then on the subscription is renewed once nothing of it waits. taken: times within a minute at which another
+    subscription of the consumer has taken over.
     """
 
     call_at: float = -inf
@@ -64,7 +65,8 @@ def after_call(schedule: PushSchedule, now: float, rng: Random) -> PushSchedule:
     """Return the schedule after a call that failed; the calls of another application may be why."""
     failures = schedule.failures + 1
     pause = backoff(failures, rng, first=2 * CALL_INTERVAL, longest=_LONGEST_PAUSE)
-    return replace(schedule, call_at=now + pause, failures=failures)
+    # It may have begun a subscription, though no answer came.
+    return replace(schedule, call_at=now + pause, failures=failures, subscribed_at=now)
 
 
 def after_subscribing(schedule: PushSchedule, now: float, rng: Random) -> PushSchedule:

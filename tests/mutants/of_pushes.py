@@ -49,7 +49,7 @@ def silence_passes_for_an_idle_shard(patch: Patch) -> None:
 
 PUSHES = (
     Mutant("M105", "the place of a pushed event without records is written as a checkpoint", "-",
-            (Guarantee.LOSS_REPORTED, Guarantee.CHECKPOINT_AFTER_DELIVERY, Guarantee.NO_GAP),
+            (Guarantee.CHECKPOINT_FORWARD, Guarantee.LOSS_REPORTED, Guarantee.NO_GAP),
             checkpoint_by_continuation, only=frozenset({"F18.stop"}), pushed=True),
     Mutant("M106", "a new owner subscribes after the checkpointed record, not at it", "-",
             (Guarantee.NO_GAP, Guarantee.LOSS_REPORTED), read_after_the_checkpoint,

@@ -79,3 +79,9 @@ def test_calls_that_fail_come_less_and_less_often_and_never_more_than_once_a_sec
     assert min(pauses[4:]) >= 5
     assert max(pauses) <= 10
     assert after_subscribing(schedule, now, rng).failures == 0
+
+
+def test_a_call_without_an_answer_may_be_what_the_next_one_is_refused_for(rng):
+    refused = after_refusal(after_call(PushSchedule(), 10.0, rng), 12.0, rng)
+    assert refused.call_at == 15.0
+    assert refused.taken == ()

@@ -63,10 +63,7 @@ def test_a_simulation_of_windows_breaks_no_guarantee(seed):
     "seed", [*FIXED[:3], *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(100, 125))]
 )
 def test_a_simulation_of_pushed_records_breaks_no_guarantee(seed):
-    outcome = run_simulation(seed, pushed=True)
-    if outcome.broken is not None:
-        failure = f"run_simulation({seed}, pushed=True): {outcome.summary}"
-        pytest.fail("\n".join([failure, *outcome.last_lines]), pytrace=False)
+    _must_be_kept(seed, pushed=True)
 
 
 def test_a_checkpoint_in_the_middle_of_a_window_is_caught(monkeypatch):
