@@ -61,6 +61,9 @@ class PushReader:
         self._context, self._consumer, self._held, self._wake = context, consumer, held, wake
         self._shard_id = held.key
         self._stream = consumer.stream
+        # Whether the stream is known to be the same one. After a sound subscription the next one needs no proof of that,
+        # and an account may ask twenty times a second.
+        self._is_confirmed = False
         # When the consumer was found to be deleted, monotonic seconds.
         self._gone_at: float | None = None
         self._reserve = reserve or context.memory.reserve_page
@@ -112,7 +115,8 @@ class PushReader:
     def _subscribe(self) -> bool:
         """Subscribe behind what was delivered; return False if another subscription is in the way."""
         context = self._context
-        context.identity.confirm_before_opening()
+        if not self._is_confirmed:
+            context.identity.confirm_before_opening()
         if self._gone_at is not None:
             self._consumer.prepare_again(self._gone_at)
             self._gone_at = None
@@ -128,10 +132,12 @@ class PushReader:
             self._note_another(after_refusal(self._schedule, self._now, context.runtime.random()))
             return False
         except PyKclError as error:
+            self._is_confirmed = False
             self._gone_at = called_at if isinstance(error, ConsumerGone) else None
             self._schedule = after_call(self._schedule, self._now, context.runtime.random())
             raise
         self._schedule = after_subscribing(self._schedule, self._now, context.runtime.random())
+        self._is_confirmed = True
         return True
 
     def _note_another(self, schedule: PushSchedule) -> None:
@@ -199,6 +205,7 @@ class PushReader:
             self._note_another(after_taking(self._schedule, self._now, self._context.runtime.random()))
             return None
         except BaseException:
+            self._is_confirmed = False
             self._end()
             raise
         self._is_ready |= fetched is not None
@@ -279,5 +286,6 @@ class PushReader:
     def reopen(self) -> None:
         """Subscribe again, behind what was delivered."""
         self._place.forget_doubt()
+        self._is_confirmed = False
         self.drop()
         self._end()
