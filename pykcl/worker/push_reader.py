@@ -61,7 +61,7 @@ class PushReader:
         self._context, self._consumer, self._held, self._wake = context, consumer, held, wake
         self._shard_id = held.key
         self._stream = consumer.stream
-        # Whether the stream is known to be the same one. After a sound subscription the next one needs no proof of that,
+        # Whether the stream is known to be the same one. After a sound subscription the next one needs no proof of it,
         # and an account may ask twenty times a second.
         self._is_confirmed = False
         # When the consumer was found to be deleted, monotonic seconds.
