@@ -15,6 +15,8 @@ from math import inf
 from random import Random
 from typing import Final
 
+from pykcl.planning.read_schedule import backoff
+
 CALL_INTERVAL: Final = 1.0
 TAKEOVER: Final = 5.0
 """Age of a subscription from which on another call takes it over."""
@@ -24,6 +26,7 @@ long is broken, though the lease is renewed all the while."""
 _RENEWED_AFTER: Final = (270.0, 295.0)
 """Before it ends by itself, and spread: a hundred shards that began together do not call in the same second."""
 _JITTER: Final = 1.0
+_LONGEST_PAUSE: Final = 10.0
 _CONTESTED: Final = 3
 _CONTESTED_WITHIN: Final = 60.0
 
@@ -32,13 +35,15 @@ _CONTESTED_WITHIN: Final = 60.0
 class PushSchedule:
     """Schedule of the subscriptions to one shard.
 
-    call_at: the next call comes no sooner. refused_at: time of the first refused call, before any successful one; inf:
-    there is none. subscribed_at: time of the last successful call. heard_at: time of the last
-    event, or of the call that none has followed yet. renew_at: from then on the subscription is renewed once nothing of
-    it waits. taken: times at which another subscription of the consumer came in the way, of the last minute.
+    call_at: the next call comes no sooner. failures: calls in a row that failed. refused_at: time of the first refused
+    call while nothing was subscribed to; inf: there is none. subscribed_at: time of the last call that has begun a
+    subscription, or may have. heard_at: time of the last event, or of the call that none has followed yet. renew_at:
+    from then on the subscription is renewed once nothing of it waits. taken: times within a minute at which another
+    subscription of the consumer has taken over.
     """
 
     call_at: float = -inf
+    failures: int = 0
     refused_at: float = inf
     subscribed_at: float = -inf
     heard_at: float = -inf
@@ -56,19 +61,22 @@ class PushSchedule:
         return len(self.taken) >= _CONTESTED
 
 
-def after_call(schedule: PushSchedule, now: float) -> PushSchedule:
-    """Return the schedule after a call that failed."""
-    return replace(schedule, call_at=now + CALL_INTERVAL)
+def after_call(schedule: PushSchedule, now: float, rng: Random) -> PushSchedule:
+    """Return the schedule after a call that failed; the calls of another application may be why."""
+    failures = schedule.failures + 1
+    pause = backoff(failures, rng, first=2 * CALL_INTERVAL, longest=_LONGEST_PAUSE)
+    # It may have begun a subscription, though no answer came.
+    return replace(schedule, call_at=now + pause, failures=failures, subscribed_at=now)
 
 
 def after_subscribing(schedule: PushSchedule, now: float, rng: Random) -> PushSchedule:
     """Return the schedule after a successful call."""
-    return replace(
-        schedule,
+    return PushSchedule(
         call_at=now + CALL_INTERVAL,
         subscribed_at=now,
         heard_at=now,
         renew_at=now + rng.uniform(*_RENEWED_AFTER),
+        taken=_recent(schedule, now),
     )
 
 
@@ -93,5 +101,9 @@ def after_refusal(schedule: PushSchedule, now: float, rng: Random) -> PushSchedu
 
 def after_taking(schedule: PushSchedule, now: float, rng: Random) -> PushSchedule:
     """Return the schedule after a subscription that another one has taken over."""
-    recent = tuple(at for at in schedule.taken if at > now - _CONTESTED_WITHIN)
-    return replace(schedule, call_at=now + TAKEOVER + rng.random() * _JITTER, taken=(*recent, now))
+    pause = TAKEOVER + rng.random() * _JITTER
+    return replace(schedule, call_at=now + pause, taken=(*_recent(schedule, now), now))
+
+
+def _recent(schedule: PushSchedule, now: float) -> tuple[float, ...]:
+    return tuple(at for at in schedule.taken if at > now - _CONTESTED_WITHIN)

@@ -14,6 +14,7 @@ from pykcl.model.lease import Lease, PykclMetadata, metadata_for
 from pykcl.processor import ProcessorFactory
 from pykcl.runtime import Event, Runtime
 from pykcl.worker.failure_tracker import FailureTracker
+from pykcl.worker.fan_out_consumer import FanOutConsumer
 from pykcl.worker.fleet_monitor import FleetMonitor
 from pykcl.worker.held_leases import HeldLeases
 from pykcl.worker.idle_reads import IdleShardPoller
@@ -29,6 +30,7 @@ class Context:
     on_fatal: called with an error that the whole worker must stop for. initialized: set once a first round worked, and
     whatever was taken in it is read; see `Readiness`. has_taken, has_read: set once a lease was taken or a shard read,
     by any thread. Each is proof that it can work: see `must_stop`. dead_letters: None: given-up records are discarded.
+    consumer: None: records are read by polls.
     """
 
     config: Config
@@ -55,6 +57,7 @@ class Context:
     has_read: Event
     helpers: Helpers
     dead_letters: DeadLetterDestination | None = None
+    consumer: FanOutConsumer | None = None
 
     def must_stop(self, error: PyKclError, proof: Event) -> bool:
         """Decide whether the whole worker must stop for this error.

@@ -12,7 +12,7 @@ from contextlib import suppress
 
 from pykcl.config import LARGEST_FETCH_BYTES
 from pykcl.errors import (
-    ConfigError,
+    ConsumerGone,
     IteratorExpired,
     PyKclError,
     SubscriptionOver,
@@ -20,12 +20,11 @@ from pykcl.errors import (
     TemporaryError,
 )
 from pykcl.events import SubscriptionContested
-from pykcl.interfaces import Fetched, PushStream, Stream, Subscription
+from pykcl.interfaces import Fetched, Subscription
 from pykcl.metrics import catalog
 from pykcl.model.checkpoint import Checkpoint, ReadFrom
 from pykcl.model.shard import HashRange, Shard
 from pykcl.planning.push_schedule import (
-    CALL_INTERVAL,
     PushSchedule,
     after_call,
     after_event,
@@ -36,19 +35,10 @@ from pykcl.planning.push_schedule import (
 from pykcl.planning.read_schedule import PollWindow
 from pykcl.runtime import Event as Flag
 from pykcl.worker.context import Context
+from pykcl.worker.fan_out_consumer import FanOutConsumer
 from pykcl.worker.held_leases import HeldLease
 from pykcl.worker.prefetch import Answer, bytes_kept
 from pykcl.worker.reading_place import Page, ReadingPlace
-
-
-def pushing(stream: Stream) -> PushStream:
-    """Return the stream as one that pushes records. Raises ConfigError."""
-    if isinstance(stream, PushStream):
-        return stream
-    raise ConfigError(
-        f"retrieval='fanout' needs a stream that pushes records, and {type(stream).__name__} only answers reads. "
-        "Do: retrieval='polling'."
-    )
 
 
 class PushReader:
@@ -60,6 +50,7 @@ class PushReader:
     def __init__(
         self,
         context: Context,
+        consumer: FanOutConsumer,
         held: HeldLease,
         hash_range: HashRange | None,
         first: ReadFrom,
@@ -67,9 +58,14 @@ class PushReader:
         wake: Flag,
         reserve: Callable[[int, Callable[[], bool]], bool] | None = None,
     ) -> None:
-        self._context, self._held, self._wake = context, held, wake
+        self._context, self._consumer, self._held, self._wake = context, consumer, held, wake
         self._shard_id = held.key
-        self._stream = pushing(context.stream)
+        self._stream = consumer.stream
+        # Whether the stream is known to be the same one. After a sound subscription the next one needs no proof of it,
+        # and an account may ask twenty times a second.
+        self._is_confirmed = False
+        # When the consumer was found to be deleted, monotonic seconds.
+        self._gone_at: float | None = None
         self._reserve = reserve or context.memory.reserve_page
         self._place = ReadingPlace(context, held.key, hash_range, first, after)
         # Behind the last delivered event; None before the first one.
@@ -96,7 +92,9 @@ class PushReader:
         fetched = self._next_event(give_up)
         if fetched is None:
             return None
-        now = self._context.runtime.monotonic()
+        # By the clock of Kinesis. 1) A machine whose other clock stands still is suspended for a day; 2) the next
+        # subscription steps over what was trimmed meanwhile.
+        now = self._stream.server_time_millis() / 1000
         return self._page(fetched) if self._place.arrived(fetched, now) else None
 
     def _resolve(self) -> Page | None:
@@ -110,29 +108,36 @@ class PushReader:
         return None if held is None else self._page(held)
 
     def _page(self, fetched: Fetched) -> Page:
-        return Page(fetched, self._context.runtime.monotonic(), self._place.batches(fetched))
+        return Page(fetched, self._now, self._place.batches(fetched))
 
     # -- subscribing ---------------------------------------------------------------------------------------------
 
     def _subscribe(self) -> bool:
         """Subscribe behind what was delivered; return False if another subscription is in the way."""
         context = self._context
-        context.identity.confirm_before_opening()
+        if not self._is_confirmed:
+            context.identity.confirm_before_opening()
+        if self._gone_at is not None:
+            self._consumer.prepare_again(self._gone_at)
+            self._gone_at = None
         start = self._behind or self._place.open_at
         if self._behind is None:
             # Before the call: also one without an answer may have begun to push.
             self._place.opened(context.stream.server_time_millis())
-        self._is_ready = True
+        called_at, self._is_ready = self._now, True
         try:
             with context.meter.timed(catalog.SUBSCRIBE_TO_SHARD, self._shard_id):
                 self._subscription = self._stream.subscribe(self._shard_id, start, self._on_ready)
         except SubscriptionTaken:
             self._note_another(after_refusal(self._schedule, self._now, context.runtime.random()))
             return False
-        except PyKclError:
-            self._schedule = after_call(self._schedule, self._now)
+        except PyKclError as error:
+            self._is_confirmed = False
+            self._gone_at = called_at if isinstance(error, ConsumerGone) else None
+            self._schedule = after_call(self._schedule, self._now, context.runtime.random())
             raise
         self._schedule = after_subscribing(self._schedule, self._now, context.runtime.random())
+        self._is_confirmed = True
         return True
 
     def _note_another(self, schedule: PushSchedule) -> None:
@@ -200,6 +205,7 @@ class PushReader:
             self._note_another(after_taking(self._schedule, self._now, self._context.runtime.random()))
             return None
         except BaseException:
+            self._is_confirmed = False
             self._end()
             raise
         self._is_ready |= fetched is not None
@@ -255,7 +261,7 @@ class PushReader:
 
     def throttled(self) -> float:
         """A call was refused for its rate. Returns the seconds to wait before the next."""
-        return CALL_INTERVAL * self._context.runtime.random().uniform(1.0, 1.5)
+        return self.too_soon
 
     def accept_empty_page(self, answer: Answer) -> tuple[str, PollWindow] | None:
         """Return None: no other thread reads for this one."""
@@ -280,5 +286,6 @@ class PushReader:
     def reopen(self) -> None:
         """Subscribe again, behind what was delivered."""
         self._place.forget_doubt()
+        self._is_confirmed = False
         self.drop()
         self._end()

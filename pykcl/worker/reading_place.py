@@ -81,7 +81,7 @@ class ReadingPlace:
         # Only a resumed reading knows which record must come first.
         self._expects_checkpointed_record = after is not None
         # When the last record delivered arrived (epoch milliseconds); how far behind the tip the last page was and when
-        # it came (monotonic seconds); the gap from which on the next record is doubtful; and a page that waits until it
+        # it came (seconds); the gap from which on the next record is doubtful; and a page that waits until it
         # is known that nothing is missing.
         self._doubtful_gap = inf
         self._last_arrival: float | None = None
@@ -102,7 +102,8 @@ class ReadingPlace:
     def arrived(self, fetched: Fetched, answered_at: float) -> bool:
         """Note a page that came; return False if it has to wait until `resolve` returns it.
 
-        Reports records that were trimmed before it.
+        Reports records that were trimmed before it. answered_at: when it came, in seconds of a clock that is always the
+        same.
         """
         is_doubtful = self._is_doubtful(fetched, answered_at)
         self._notice_trimming(fetched)

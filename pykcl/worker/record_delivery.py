@@ -10,7 +10,7 @@ from pykcl.errors import FatalError, PyKclError, SetupError, ShardGone, Temporar
 from pykcl.events import NeverCheckpointed
 from pykcl.metrics import catalog
 from pykcl.model.absence import GONE_AFTER, Absence
-from pykcl.model.lease import first_read
+from pykcl.model.lease import Lease, first_read
 from pykcl.model.record import Record, data_bytes
 from pykcl.model.shard import range_of_aggregates
 from pykcl.planning.lifecycle import Signal
@@ -56,11 +56,6 @@ class RecordDelivery:
             lambda: self._number("lane_share"),
         )
         lease = held.lease
-        after = None if lease.checkpoint.is_sentinel else lease.checkpoint
-        first = first_read(lease, context.config.start_position, context.stream.server_time_millis())
-        hash_range = range_of_aggregates(
-            scope.listed, held.lease.hash_range, ignores_keys=context.identity.ignores_keys
-        )
         self._absence = Absence()
         self._began_at, self._batches, self._has_checked = lease.checkpoint, 0, False
         config = context.config
@@ -96,15 +91,27 @@ class RecordDelivery:
             self._windows = WindowDelivery(
                 scope, windows, deliver=self._deliver_parts, write=self._checkpoint_if_due
             )
-        self._reader: ShardReader | PushReader
-        if config.retrieval == "fanout":
-            self._reader = PushReader(context, held, hash_range, first, after, scope.wake, reserve)
-        else:
-            self._reader = ShardReader(context, held.key, hash_range, first, after, scope.iterator, reserve)
+        self._reader = self._new_reader(lease, reserve)
         self._window = BatchWindow(
             config.batch_size or config.max_records, config.batch_window, release, context.runtime
         )
         scope.children, scope.lag = (), None
+
+    def _new_reader(
+        self, lease: Lease, reserve: Callable[[int, Callable[[], bool]], bool] | None
+    ) -> ShardReader | PushReader:
+        """Return a reader that begins where the lease says."""
+        scope, context = self._scope, self._context
+        after = None if lease.checkpoint.is_sentinel else lease.checkpoint
+        first = first_read(lease, context.config.start_position, context.stream.server_time_millis())
+        hash_range = range_of_aggregates(
+            scope.listed, lease.hash_range, ignores_keys=context.identity.ignores_keys
+        )
+        if context.consumer is None:
+            return ShardReader(context, lease.key, hash_range, first, after, scope.iterator, reserve)
+        return PushReader(
+            context, context.consumer, self._held, hash_range, first, after, scope.wake, reserve
+        )
 
     def _number(self, name: str) -> float | None:
         """Return a number that handlers have as this attribute; None where a processor has something else there."""

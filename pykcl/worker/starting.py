@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import TypeVar
 
 from pykcl.config import Config
 from pykcl.errors import SetupError, TemporaryError
 from pykcl.events import StillStarting, TableCreated
-from pykcl.interfaces import DeadLetterDestination, Events, LeaseTable, PushStream, Stream
+from pykcl.interfaces import DeadLetterDestination, Events, LeaseTable, Stream
 from pykcl.metrics.host_cpu import HostCpu
 from pykcl.metrics.meter import Meter
 from pykcl.planning.read_schedule import backoff
@@ -19,11 +18,11 @@ from pykcl.runtime import Event, Runtime
 from pykcl.status import Activity
 from pykcl.worker.context import Context
 from pykcl.worker.failure_tracker import FailureTracker
+from pykcl.worker.fan_out_consumer import FanOutConsumer
 from pykcl.worker.fleet_monitor import FleetMonitor
 from pykcl.worker.held_leases import HeldLeases
 from pykcl.worker.idle_reads import IdleShardPoller
 from pykcl.worker.prefetch import MemoryBudget
-from pykcl.worker.push_reader import pushing
 from pykcl.worker.stream_identity import ExpiredShardCheck, StreamIdentity, readable
 from pykcl.worker.threads import Helpers, ThreadHeartbeat
 
@@ -60,14 +59,11 @@ class Start:
 
         config, runtime, table, stream = self.config, self.runtime, self.table, self.stream
         self._refuse_unmeasured_cpu()
-        if config.retrieval == "fanout":
-            pushing(stream)
+        consumer = FanOutConsumer(stream, runtime) if config.retrieval == "fanout" else None
         description = self._until_it_works(Activity.FINDING_STREAM, lambda: readable(stream))
         if description is None:
             return None
-        if config.retrieval == "fanout" and not self._until_it_works(
-            Activity.FINDING_CONSUMER, partial(_prepared, pushing(stream))
-        ):
+        if consumer is not None and not self._until_it_works(Activity.FINDING_CONSUMER, consumer.prepare):
             return None
         created = self._until_it_works(
             Activity.PREPARING_TABLE, lambda: table.prepare(create=config.create_table)
@@ -103,6 +99,7 @@ class Start:
             has_read=runtime.event(),
             helpers=self.helpers,
             dead_letters=self.dead_letters,
+            consumer=consumer,
         )
         scan = self._until_it_works(Activity.READING_TABLE, context.fleet.scan)
         if scan is None:
@@ -151,8 +148,3 @@ class Start:
                 self.failures.worked(what)
                 return result
         return None
-
-
-def _prepared(stream: PushStream) -> bool:
-    stream.prepare_consumer()
-    return True

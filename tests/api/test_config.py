@@ -100,11 +100,31 @@ def test_an_arn_names_stream_and_region():
             {"checkpoint_interval": 5.0, "checkpoint_mode": "manual"},
             "checkpoint_interval=5.0.*checkpoint_mode='manual'",
         ),
+        ({"retrieval": "fan-out"}, "'fan-out' is not one of 'polling', 'fanout'. Did you mean 'fanout'"),
+        ({"consumer": "mine"}, "consumer='mine'.*retrieval='polling'.*drop consumer"),
+        ({"register_consumer": False}, "register_consumer=False.*retrieval='polling'"),
+        ({"retrieval": "fanout", "register_consumer": "no"}, "register_consumer is True or False, not str"),
+        ({"retrieval": "fanout", "consumer": "a b"}, "neither the name of a consumer .* nor its ARN"),
+        (
+            {"retrieval": "fanout", "consumer": f"{ARN.replace('orders', 'parcels')}/consumer/mine:1"},
+            "consumer='.*parcels/consumer/mine:1' is one of another stream than stream='orders'",
+        ),
+        (
+            {"retrieval": "fanout", "application": "a" * 129},
+            "application='a+' cannot name a consumer .* Do: name one with consumer",
+        ),
     ],
 )
 def test_what_cannot_be_is_refused_by_name(options, told):
     with pytest.raises(ConfigError, match=told):
         _config(**options)
+
+
+@pytest.mark.parametrize("stream", ["orders", ARN])
+@pytest.mark.parametrize("consumer", [None, "mine", f"{ARN}/consumer/mine:1700000000"])
+def test_a_consumer_is_given_by_name_by_arn_or_not_at_all(stream, consumer):
+    config = _config(stream=stream, retrieval="fanout", consumer=consumer, register_consumer=False)
+    assert config.consumer == consumer
 
 
 def test_a_byte_that_is_no_utf_8_is_refused_by_name_before_anything_starts(monkeypatch):

@@ -25,7 +25,7 @@ def test_names_are_told_apart_by_operation_and_no_text_is_missing():
 
 def test_every_metric_the_page_names_is_one():
     head = TEXT.partition("## The catalogue")[0].partition("## What to alarm on")[2]
-    named = set(re.findall(r"`([A-Z][A-Za-z]+(?:\.Time)?)`", head))
+    named = set(re.findall(r"`([A-Z][A-Za-z]+(?:\.(?:Time|Success))?)`", head))
     names = {one.name for one in CATALOGUE} | {one.operation for one in CATALOGUE}
     assert named - names == {reason.value for reason in LossReason}
     assert {one.name for one in CATALOGUE if one.is_ours} - {"DroppedMetrics"} <= named

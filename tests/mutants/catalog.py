@@ -21,6 +21,7 @@ from tests.mutants.of_input import INPUT
 from tests.mutants.of_leases import BELIEF
 from tests.mutants.of_native import NATIVE
 from tests.mutants.of_policies import POLICIES
+from tests.mutants.of_pushes import PUSHES
 from tests.mutants.of_reading import READING
 from tests.mutants.of_rows import ROWS
 from tests.simulation.course import run_simulation
@@ -33,7 +34,9 @@ def _number(mutant: Mutant) -> tuple[str, int, str]:
 
 MUTANTS = {
     mutant.name: mutant
-    for mutant in sorted((*ROWS, *BELIEF, *READING, *FLEETS, *POLICIES, *NATIVE, *ACKS, *INPUT), key=_number)
+    for mutant in sorted(
+        (*ROWS, *BELIEF, *READING, *FLEETS, *POLICIES, *NATIVE, *ACKS, *INPUT, *PUSHES), key=_number
+    )
 }
 
 
@@ -66,11 +69,17 @@ def run_mutant(mutant: Mutant, seed: int, *, blind: bool = False) -> MutantRun:
                 policies=mutant.policies,
                 native=mutant.native,
                 acks=mutant.acks,
+                pushed=mutant.pushed,
             )
         except Exception as error:  # noqa: BLE001 - whatever it died of, the mutants goes on
             return MutantRun("crashed", patch.called, details=f"{type(error).__name__}: {error}")
     result, details = _check(mutant, outcome)
-    kind = {"policies": mutant.policies, "native": mutant.native, "acks": mutant.acks}
+    kind = {
+        "policies": mutant.policies,
+        "native": mutant.native,
+        "acks": mutant.acks,
+        "pushed": mutant.pushed,
+    }
     if result == "caught" and not _is_survived(seed, mutant.off, mutant.full, **kind):
         result = "no evidence"
     guarantee = outcome.broken.guarantee.name if result == "caught" else None
@@ -88,11 +97,13 @@ def _check(mutant: Mutant, outcome: Outcome) -> tuple[str, str]:
 
 @cache
 def _is_survived(
-    seed: int, off: frozenset[str], full: bool, *, policies: bool, native: bool, acks: bool
+    seed: int, off: frozenset[str], full: bool, *, policies: bool, native: bool, acks: bool, pushed: bool
 ) -> bool:
     """Whether the sound worker comes through this simulation: only then a broken guarantee is the mutant's doing."""
     try:
-        outcome = run_simulation(seed, off=off, full=full, policies=policies, native=native, acks=acks)
+        outcome = run_simulation(
+            seed, off=off, full=full, policies=policies, native=native, acks=acks, pushed=pushed
+        )
         return outcome.broken is None
     except Exception:  # noqa: BLE001 - a simulation that dies by itself shows nothing about a mutant
         return False

@@ -77,7 +77,8 @@ class Mutant:
     caught_by: the guarantees that it may break; the first is the one that it breaks by its nature. full: it runs in
     simulations with four workers, eight shards and every kind of fault; only: with no other kinds than these. Both are
     for what chance seldom brings. policies: its simulations have workers that give records up. native: their
-    fleets work by KCL 3.x's own protocol. acks: their records are settled one by one. tests: names as pytest takes
+    fleets work by KCL 3.x's own protocol. acks: their records are settled one by one. pushed: their records are
+    pushed. tests: names as pytest takes
     them, of the tests that must fail, for what simulations do not come by; then caught_by is empty.
     """
 
@@ -91,6 +92,7 @@ class Mutant:
     policies: bool = False
     native: bool = False
     acks: bool = False
+    pushed: bool = False
     tests: tuple[str, ...] = ()
 
     @property

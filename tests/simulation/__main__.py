@@ -77,6 +77,10 @@ class MeasuredCampaign(Campaign):
 
 def _absent(template: Job, seeds: int) -> frozenset[str]:
     """Return the kinds of faults that none of the simulations can have, or too few of them to show anything."""
+    if template.pushed:
+        return frozenset(
+            PolicyFaults.always | IN_NATIVE_FLEETS | AckFaults.always | {"F10.empty", "F10.refused"}
+        )
     absent: set[str] = set()
     if template.policies is False or template.native or template.acks or template.processor is not None:
         absent |= PolicyFaults.always
@@ -144,6 +148,7 @@ def _parse_processor(_context: click.Context, _option: click.Parameter, name: st
     default=None,
     help="Records are settled one by one: in every simulation, or in none.  [default: in every twelfth]",
 )
+@click.option("--pushed", is_flag=True, help="Records are read by enhanced fan-out, in every simulation.")
 @click.option(
     "--minutes", type=click.FloatRange(0, min_open=True), help="Start no more simulations after that."
 )
@@ -163,6 +168,7 @@ def main(
     policies: bool | None,
     native: bool | None,
     acks: bool | None,
+    pushed: bool,
     minutes: float | None,
     figures: Path | None,
     write_docs: bool,
@@ -179,7 +185,11 @@ def main(
         raise click.UsageError(
             "--acks goes with none of --policies, --native and --processor. Do: leave them out."
         )
-    template = Job(seed or 0, off, full, processor, policies, native, acks)
+    if pushed and (policies or native or acks or processor):
+        raise click.UsageError(
+            "--pushed goes with none of --policies, --native, --acks and --processor. Do: leave them out."
+        )
+    template = Job(seed or 0, off, full, processor, policies, native, acks, pushed)
     if seed is not None:
         context.exit(_replay(template))
     version = current_commit()

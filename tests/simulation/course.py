@@ -16,6 +16,7 @@ from tests.simulation.lease_table_actions import lose_and_restore_the_table
 from tests.simulation.native import NativeChaos, NativeFleet, NativeWorld
 from tests.simulation.native_rest import NativeQuiescence
 from tests.simulation.policies import PolicyWorld
+from tests.simulation.pushes import PushWorld
 from tests.simulation.quiescence import FleetQuiescence
 from tests.simulation.windows import WindowWorld
 from tests.simulation.world import CheckedFleet, CheckedWorld
@@ -32,16 +33,17 @@ def run_simulation(
     native: bool = False,
     acks: bool = False,
     windows: bool = False,
+    pushed: bool = False,
 ) -> Outcome:
     """Run one simulation; the same arguments take the same course. Raises no broken guarantee: see the outcome.
 
     off, full, processor: as in pykcl.testing.simulation. blind: no guarantee counts as broken.
     policies: workers give records up (F21); not with a processor of a user. native: the fleet is one of KCL 3.x in its
     own mode (F22). acks: records are settled one by one (F23). windows: records are processed
-    in tumbling windows. Without them a seed takes the same course as ever.
+    in tumbling windows. pushed: records are read by enhanced fan-out. Without them a seed takes the same course as ever.
     """
     chosen = NativeCourse if native else PolicyCourse if policies else AckCourse if acks else FleetCourse
-    chosen = WindowCourse if windows else chosen
+    chosen = WindowCourse if windows else PushCourse if pushed else chosen
     return course.run_simulation(
         seed,
         off=off,
@@ -114,6 +116,12 @@ class WindowCourse(FleetCourse):
             not missing, Guarantee.NO_GAP, f"in no final state, or in several: {missing[:5]}"
         )
         super().at_the_end()
+
+
+class PushCourse(FleetCourse):
+    """FleetCourse with records that are pushed."""
+
+    world = PushWorld
 
 
 class NativeCourse(FleetCourse):

@@ -45,7 +45,8 @@ class Job:
     """One simulation to run: the arguments of `run_simulation`; processor as "module:Class".
 
     policies: None for what the seed says: every fourth simulation has them, unless it has a processor of a user.
-    native: likewise, every sixth one. acks: likewise, every twelfth one.
+    native: likewise, every sixth one. acks: likewise, every twelfth one. pushed: none of these, and its records are
+    pushed.
     """
 
     seed: int
@@ -55,10 +56,13 @@ class Job:
     policies: bool | None = None
     native: bool | None = None
     acks: bool | None = None
+    pushed: bool = False
 
     @property
     def has_policies(self) -> bool:
         """Return whether workers give records up in it."""
+        if self.pushed:
+            return False
         if self.policies is None:
             return self.seed % 4 == 3 and self.processor is None and not self.native and not self.acks
         return self.policies
@@ -66,6 +70,8 @@ class Job:
     @property
     def is_native(self) -> bool:
         """Return whether its fleet works by KCL 3.x's own protocol."""
+        if self.pushed:
+            return False
         if self.native is None:
             is_another = self.policies or self.acks
             return self.seed % EVERY_SIXTH == 4 and self.processor is None and not is_another
@@ -74,6 +80,8 @@ class Job:
     @property
     def has_acks(self) -> bool:
         """Return whether records are settled one by one in it."""
+        if self.pushed:
+            return False
         if self.acks is None:
             is_another = self.policies or self.native
             return self.seed % EVERY_TWELFTH == 5 and self.processor is None and not is_another
@@ -89,6 +97,7 @@ class Job:
         words += [] if self.policies is None else ["--policies" if self.policies else "--no-policies"]
         words += [] if self.native is None else ["--native" if self.native else "--no-native"]
         words += [] if self.acks is None else ["--acks" if self.acks else "--no-acks"]
+        words += ["--pushed"] if self.pushed else []
         return " ".join(words)
 
 
@@ -149,6 +158,7 @@ def run_job(job: Job) -> SeedResult:
                 policies=job.has_policies,
                 native=job.is_native,
                 acks=job.has_acks,
+                pushed=job.pushed,
             )
     except KeyboardInterrupt:
         raise

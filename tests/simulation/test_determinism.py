@@ -110,6 +110,9 @@ def test_every_twelfth_simulation_has_acks_and_none_of_these_is_of_another_kind(
     assert Job(4, acks=True).has_acks
     assert not Job(4, acks=True).is_native
     assert not Job(3, acks=True).has_policies
+    for seed in (3, 4, 5):
+        pushed = Job(seed, pushed=True)
+        assert not any((pushed.has_policies, pushed.is_native, pushed.has_acks))
     assert Job(SEED, acks=True).replay == "python -m tests.simulation --seed 7 --acks"
     assert Job(SEED, acks=False).replay == "python -m tests.simulation --seed 7 --no-acks"
 

@@ -59,6 +59,13 @@ def test_a_simulation_of_windows_breaks_no_guarantee(seed):
         pytest.fail("\n".join([failure, *outcome.last_lines]), pytrace=False)
 
 
+@pytest.mark.parametrize(
+    "seed", [*FIXED[:3], *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(100, 125))]
+)
+def test_a_simulation_of_pushed_records_breaks_no_guarantee(seed):
+    _must_be_kept(seed, pushed=True)
+
+
 def test_a_checkpoint_in_the_middle_of_a_window_is_caught(monkeypatch):
     monkeypatch.setattr(Progress, "hold_back", lambda self: None)
     assert run_simulation(3, windows=True).broken.guarantee is Guarantee.CHECKPOINT_AFTER_DELIVERY

@@ -181,7 +181,7 @@ class FaultyStream:
 
     over_budget: called with a shard that this host reads more often than Kinesis allows. listing_before: the answer
     of ListShards so many seconds ago; None for who believes every listing, as Java does: it gets sound ones.
-    on_fetch: called with the shard and the (long) sequence number of each fetched record.
+    on_fetch: called with the shard and the (long) sequence number of each fetched record. pushes_in: of MemoryStream.
     """
 
     def __init__(
@@ -199,8 +199,11 @@ class FaultyStream:
         over_budget: Callable[[str], None],
         listing_before: Callable[[float], ShardListing] | None,
         on_fetch: Callable[[str, str], None] = lambda shard_id, sequence_number: None,
+        pushes_in: Callable[[], Runtime] | None = None,
     ) -> None:
-        self._inner = MemoryStream(kinesis, STREAM, runtime, switch, gone_after=GONE_AFTER)
+        self._inner = MemoryStream(
+            kinesis, STREAM, runtime, switch, gone_after=GONE_AFTER, pushes_in=pushes_in
+        )
         self._host, self._numbers, self._faults, self._outages = host, numbers, faults, outages
         self._now = now
         self._runtime, self._switch = runtime, switch
@@ -238,9 +241,12 @@ class FaultyStream:
     def open(self, shard_id: str, start: ReadFrom) -> str:
         self._fail_perhaps("GetShardIterator")
         self._deny_perhaps(shard_id)
-        if start.sequence_number is not None:
-            start = replace(start, sequence_number=self._numbers.lengthen(start.sequence_number))
-        return self._inner.open(shard_id, start)
+        return self._inner.open(shard_id, self._lengthened(start))
+
+    def _lengthened(self, start: ReadFrom) -> ReadFrom:
+        if start.sequence_number is None:
+            return start
+        return replace(start, sequence_number=self._numbers.lengthen(start.sequence_number))
 
     def fetch(self, shard_id: str, iterator: str, limit: int) -> Fetched:
         self._count_read(shard_id)
@@ -255,7 +261,10 @@ class FaultyStream:
         if faults.happens("F10.refused", shard_id):
             # The adapter lets no such answer through: neither an iterator nor children.
             raise AnswerRefused(f"Kinesis ended {shard_id} without naming its children.")
-        fetched = self._inner.fetch(shard_id, iterator, limit)
+        return self._shortened(shard_id, self._inner.fetch(shard_id, iterator, limit))
+
+    def _shortened(self, shard_id: str, fetched: Fetched) -> Fetched:
+        """Return the page with the numbers of this simulation."""
         for record in fetched.records:
             self._on_fetch(shard_id, record.sequence_number)
             record.sequence_number = self._numbers.shorten(record.sequence_number)
@@ -327,7 +336,7 @@ class FaultyStream:
         if code == "KMSThrottlingException":
             raise Throttled(code)
         self._outages.refused.add(self._host)
-        raise SetupError(f"GetRecords failed: the stream's KMS key cannot be used ({code}).")
+        raise SetupError(f"reading failed: the stream's KMS key cannot be used ({code}).")
 
     def _count_read(self, shard_id: str) -> None:
         reads = self._reads.setdefault(shard_id, deque(maxlen=READS_PER_SECOND + 1))

@@ -132,6 +132,8 @@ class WorkerHost:
 class World:
     """All services around the workers. processor: of the user, or None for one that only misbehaves."""
 
+    streams: type[FaultyStream] = FaultyStream
+
     def __init__(
         self,
         simulation: Simulation,
@@ -309,7 +311,7 @@ class World:
     def _faulty_stream(
         self, name: str, runtime: Runtime, over_budget: Callable[[str], None] = lambda shard: None
     ) -> FaultyStream:
-        return FaultyStream(
+        return self.streams(
             self.kinesis,
             runtime,
             host=name,
@@ -322,6 +324,7 @@ class World:
             over_budget=over_budget,
             listing_before=self.listing_before,
             on_fetch=self._fetched,
+            pushes_in=lambda: self.simulation.runtime("kinesis"),
         )
 
     def _processor(self, name: str, stop: Callable[[], bool]) -> FaultyProcessor:

@@ -69,12 +69,14 @@ def rules_for(options: Mapping[str, Any], failover: float) -> dict[str, Rule]:
         # And once for each audit, while there are hash keys that no listing brings a lease.
         "list": Rule(120, paced(listing, 120, 6) + paced(auditing, 120, 0), ("shard_end*", "create*")),
         # All its shards together ask once a second while no answer comes.
-        "describe": Rule(60, paced(cleaning, 60, 6), ("list*", "open*", "fill*"), tries=80),
+        "describe": Rule(60, paced(cleaning, 60, 6), ("list*", "open*", "subscribe*", "fill*"), tries=80),
         "open": Rule(
             20,
             paced(cleaning, 20, 4),
             ("list*", "take", "iterator expired", "shard denied", "page nearly trimmed"),
         ),
+        # Kinesis answers one a second for each shard, and counts as it gets them. A new owner knows of no earlier one.
+        "subscribe": Rule(0.9, 1, ("take",), tries=1),
         # From the third read on that brings nothing a shard is read once a second.
         "idle read": Rule(20, paced(1.0, 20, 3)),
     }
