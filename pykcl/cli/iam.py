@@ -137,6 +137,10 @@ def iam(
         say(terraform_of(policy, name or f"{config.application}-{whose}"))
     else:
         say(json.dumps(policy, indent=2))
+    _ask_for_missing(places)
+
+
+def _ask_for_missing(places: dict[str, str]) -> None:
     missing = [word for word in ("REGION", "ACCOUNT") if word in places.values()]
     if missing:
         say(

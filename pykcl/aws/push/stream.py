@@ -38,7 +38,15 @@ from pykcl.aws.transport.get_records import REFUSALS, CborProbe, probe_of
 from pykcl.aws.transport.request_template import UnsupportedClient, client_settings_of, without_default_port
 from pykcl.aws.transport.transport import OWN_HANDLERS, as_json
 from pykcl.config import RecordEncoding
-from pykcl.errors import AnswerRefused, ConfigError, ConsumerGone, PyKclError, SetupError, TemporaryError
+from pykcl.errors import (
+    AnswerRefused,
+    ConfigError,
+    ConsumerGone,
+    PyKclError,
+    SetupError,
+    ShardGone,
+    TemporaryError,
+)
 from pykcl.interfaces import Fetched, Subscription
 from pykcl.model.checkpoint import ReadFrom
 from pykcl.runtime import Event, Runtime
@@ -210,14 +218,23 @@ class FanOutStream(KinesisStream):
 
     def _what_is_gone(self, shard_id: str, consumer_arn: str, message: str) -> PyKclError:
         """Return the error for a ResourceNotFoundException, which does not say what is missing."""
-        if self._consumer_calls(consumer_arn).describe() is not None:
-            return self._gone(shard_id, message)
+        found = self._consumer_calls(consumer_arn).describe()
+        if found is not None and found[1] == "ACTIVE":
+            gone = self._gone(shard_id, message)
+            if isinstance(gone, ShardGone) and self._may_exist(shard_id):
+                return TemporaryError(f"{message}, and ListShards shows the shard. Subscribing again.")
+            return gone
         self._consumer_arn = None
         self.describe()
         return ConsumerGone(
-            f"Stream {self._name!r} has no consumer {consumer_arn} any more: it was deregistered. It is looked for by "
+            f"Stream {self._name!r} has no consumer {consumer_arn} any more: it was deregistered. It is asked for by "
             "name, and registered again where that is allowed."
         )
+
+    def _may_exist(self, shard_id: str) -> bool:
+        """Return whether ListShards shows the shard. The consumer may be gone though it was described a moment ago."""
+        listing = self.list_shards()
+        return not listing.complete or any(one.shard_id == shard_id for one in listing.shards)
 
     def _consumer_calls(self, consumer: str) -> ConsumerCalls:
         arn = self.arn or self.describe().arn
@@ -237,6 +254,9 @@ class BodyReader:
         self._body, self._events, self._shard_id = body, events, shard_id
         self._room = runtime.event()
         self._process = os.getpid()
+        # 1) This subscription ends, and urllib3 gives the connection back; 2) another one gets it; 3) the reader of
+        # this one closes it. So it is not given back.
+        body._pool = None
         connection = getattr(body, "connection", None)
         opened = getattr(connection, "sock", None)
         # urllib3 wraps TLS within the TLS of a proxy.

@@ -9,6 +9,8 @@ from contextlib import suppress
 import boto3
 import pytest
 from botocore.config import Config
+from event_streams import event
+from server_between import Answer
 
 from pykcl.aws.push import h2_links
 from pykcl.aws.push.h2_links import SECOND_LINK_FROM
@@ -241,6 +243,19 @@ def test_an_endpoint_that_is_not_there_is_an_error_of_botocore(aws, stream_of):
     for _ in range(2):
         with pytest.raises(TemporaryError, match="EndpointConnectionError"):
             stream.subscribe(FIRST, LATEST, print)
+
+
+def test_an_endpoint_without_http2_is_read_over_http1(between, stream_of):
+    between.kinesis.create_stream("s", 1)
+    members = {"Records": [], "ContinuationSequenceNumber": "7"}
+    body = event({}, "initial-response") + event(members)
+    between.instead = lambda operation, *_: Answer(200, {}, body) if operation == "SubscribeToShard" else None
+    ready = threading.Event()
+    subscription = stream_of(between.url).subscribe(FIRST, LATEST, ready.set)
+    assert next_event(subscription, ready).next_iterator == "7"
+    subscription.close()
+    assert between.operations().count("SubscribeToShard") == 1
+    wait_for(lambda: not push_threads())
 
 
 def test_http2_without_its_package_is_refused_with_the_name_of_the_extra(aws, stream_of, monkeypatch):

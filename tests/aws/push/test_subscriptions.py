@@ -1,5 +1,6 @@
 """Subscriptions against the local AWS: the same behaviour over each transport."""
 
+import json
 import os
 import threading
 
@@ -205,6 +206,27 @@ def test_a_subscription_ends_in_good_order_after_five_minutes(aws, clock, pushed
             subscription.event()
 
 
+def test_subscriptions_that_follow_one_another_miss_nothing_and_repeat_nothing(aws, clock, pushed):
+    aws.kinesis.subscription_seconds, start, found = 3.0, TRIM_HORIZON, []
+    for number in range(40):
+        aws.kinesis.put_record("s", b"%d" % (2 * number), "k")
+        subscription = pushed(start)
+        while len(found) <= 2 * number:
+            event = subscription.event()
+            found += payloads(event)
+        aws.kinesis.put_record("s", b"%d" % (2 * number + 1), "k")
+        clock.advance(3)
+        try:
+            while True:
+                event = subscription.event()
+                found += payloads(event)
+        except SubscriptionOver:
+            start = after(event)
+        clock.advance(2)
+    assert found == [b"%d" % number for number in range(len(found))]
+    assert len(found) >= 79
+
+
 def test_the_next_subscription_is_refused_for_five_seconds_and_takes_over_then(clock, pushed):
     first = pushed()
     first.event()
@@ -266,6 +288,16 @@ def test_what_no_longer_exists_is_found_out_by_the_next_call(aws, clock, stream,
     aws.kinesis.delete_stream("s")
     with pytest.raises(StreamMissing):
         pushed()
+
+
+def test_a_shard_that_is_listed_is_not_gone_whatever_a_call_says(aws, client, clock):
+    def refuse(request, **_):
+        body = json.dumps({"__type": "ResourceNotFoundException"}).encode()
+        return AWSResponse(request.url, 400, {}, Raw(body))
+
+    client.meta.events.register("before-send.kinesis.SubscribeToShard", refuse)
+    with pytest.raises(TemporaryError, match="ListShards shows the shard"):
+        Pushed(FanOutStream(client, "s", clock, consumer="app"))
 
 
 def test_a_place_that_is_none_is_refused(pushed):
@@ -351,6 +383,22 @@ def test_a_subscription_that_is_closed_ends_at_the_service_at_once(aws, clock, p
     with pytest.raises(SubscriptionOver):
         subscription.subscription.poll()
     subscription.subscription.close()
+
+
+def test_the_end_of_one_subscription_leaves_the_others_alone(aws, clock, stream, pushed):
+    aws.kinesis.register_consumer("s", "other")
+    first = pushed()
+    first.event()
+    first.ready.clear()
+    clock.advance(300)
+    assert first.ready.wait(LONG)
+    # Whatever carried the first one may carry the next one.
+    second = pushed()
+    second.event()
+    with pytest.raises(SubscriptionOver):
+        first.event()
+    aws.kinesis.put_record("s", b"1", "k")
+    assert payloads(second.with_records()) == [b"1"]
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
