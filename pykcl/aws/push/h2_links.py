@@ -23,7 +23,7 @@ from pykcl.aws.push.h2_link import Exchange, Headers, Link, NoHttp2
 from pykcl.aws.push.subscription import PushedEvents
 from pykcl.aws.transport.request_template import ClientSettings
 from pykcl.aws.transport.transport import connect, failure_of
-from pykcl.errors import PyKclError
+from pykcl.errors import PyKclError, TemporaryError
 from pykcl.runtime import Runtime, Task
 
 SECOND_LINK_FROM: Final = 8
@@ -64,10 +64,14 @@ class PushLinks:
         """Send a request, and return once it is answered. Raises NoHttp2, and what botocore raises."""
         link = self._link_to(place)
         exchange = Exchange(headers, body, events, self._runtime.event())
-        self._order(link, partial(link.send, exchange))
         with self._lock:
-            # The thread may have ended with the link meanwhile: somebody has to say so.
-            self._start()
+            try:
+                self._start()
+            except TemporaryError:
+                link.load -= 1
+                raise
+            # Under the lock, so that the thread does not end before it has the order.
+            self._order(link, partial(link.send, exchange))
         is_answered = exchange.answered.wait(place.settings.read_timeout)
         failure = exchange.failure if is_answered else TimeoutError("no answer came")
         if failure is not None or not exchange.is_good:
@@ -154,10 +158,16 @@ class PushLinks:
 
     def _start(self) -> None:
         if self._thread is None:
-            waker, self._waker = socket.socketpair()
+            waker, waking = socket.socketpair()
             waker.setblocking(False)
-            self._waker.setblocking(False)
-            self._thread = self._runtime.spawn("pykcl-push", partial(self._run, waker))
+            waking.setblocking(False)
+            try:
+                self._thread = self._runtime.spawn("pykcl-push", partial(self._run, waker))
+            except TemporaryError:
+                waker.close()
+                waking.close()
+                raise
+            self._waker = waking
 
     def _order(self, link: Link, order: Callable[[], None]) -> None:
         if self._process != os.getpid():

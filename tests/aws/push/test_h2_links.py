@@ -134,6 +134,25 @@ def test_threads_that_subscribe_at_once_share_the_connections(aws, stream_of):
     wait_for(lambda: not push_threads())
 
 
+def test_a_process_that_has_no_thread_to_give_tries_again(aws, stream_of, monkeypatch):
+    stream, ready = stream_of(aws.url, "h2"), threading.Event()
+    stream.prepare_consumer()
+
+    def spawn(*_):
+        raise TemporaryError("no thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(SystemRuntime, "spawn", spawn)
+        with pytest.raises(TemporaryError, match="no thread"):
+            stream.subscribe(FIRST, LATEST, ready.set)
+    # Nothing was sent: another call within a second is not refused.
+    subscription = stream.subscribe(FIRST, LATEST, ready.set)
+    next_event(subscription, ready)
+    subscription.close()
+    wait_for(lambda: not push_threads())
+    assert links() == []
+
+
 class Front:
     """A server before a local AWS that ends TLS. protocols: those that it agrees on, one of which is in `agreed`."""
 
