@@ -12,10 +12,10 @@ REACHED = {
 }
 """What each measure may come to; a change that lowers one lowers it here."""
 SIZES = {
-    "files of pykcl/": 295,
-    "lines of pykcl/": 76_400,
-    "lines of the core": 31_900,
-    "lines of tests/": 118_300,
+    "files of pykcl/": 306,
+    "lines of pykcl/": 78_800,
+    "lines of the core": 33_200,
+    "lines of tests/": 121_000,
 }
 """Sizes that may not be exceeded. A change that needs more raises the number here and gives the reason in its message."""
 

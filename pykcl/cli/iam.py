@@ -64,6 +64,12 @@ _ARN = re.compile(
     is_flag=True,
     help="With --for operator: also allow changes of leases and checkpoints.",
 )
+@click.option(
+    "--fan-out",
+    "consumer",
+    metavar="CONSUMER",
+    help="Allow enhanced fan-out by this consumer, or with --for operator to register and deregister it.",
+)
 @click.option("--put", is_flag=True, help="With --for operator: also allow putting records.")
 @click.option("--simulate", is_flag=True, help="With --for operator: also allow `doctor --simulate-iam`.")
 @click.option(
@@ -85,6 +91,7 @@ def iam(
     metrics: bool | None,
     follow_leader: bool | None,
     steer: bool,
+    consumer: str | None,
     put: bool,
     simulate: bool,
     read_metrics: bool,
@@ -112,6 +119,7 @@ def iam(
         "coordinator_state_table": config.coordinator_state_table,
         "worker_metrics_table": config.worker_metrics_table,
         "dead_letters": address,
+        "consumer": consumer,
         **places,
     }
     if whose == "operator":
@@ -129,6 +137,10 @@ def iam(
         say(terraform_of(policy, name or f"{config.application}-{whose}"))
     else:
         say(json.dumps(policy, indent=2))
+    _ask_for_missing(places)
+
+
+def _ask_for_missing(places: dict[str, str]) -> None:
     missing = [word for word in ("REGION", "ACCOUNT") if word in places.values()]
     if missing:
         say(

@@ -36,6 +36,7 @@ SECTIONS = {
     },
     "Work with streams": {
         "streams": "List and describe streams.",
+        "fanout": "List, register and deregister the consumers of enhanced fan-out.",
         "tail": "Print the records of a stream as they arrive.",
         "put": "Put lines of text into a stream as records.",
     },

@@ -106,10 +106,12 @@ def wait_until_idle(
     failover: float,
     patience: float = 0.0,
     on_moving: Callable[[Activity], None] = lambda _: None,
+    remedy: str = "stop its workers, or wait for them with --wait-idle 5m",
 ) -> TableSnapshot:
     """Return the last scan once no worker has shown a sign of life for `failover` seconds.
 
-    patience: seconds to wait for the fleet to stop, in addition. on_moving: called with the signs of life.
+    patience: seconds to wait for the fleet to stop, in addition. on_moving: called with the signs of life. remedy: for
+    the refusal.
     Raises Refused when the fleet does not stop, TemporaryError, SetupError.
     """
     pause = runtime.event()
@@ -122,7 +124,7 @@ def wait_until_idle(
         if moving:
             on_moving(moving)
             if runtime.monotonic() - started >= patience:
-                raise Refused(_refusal(moving, failover, patience))
+                raise Refused(_refusal(moving, failover, patience, remedy))
             since = runtime.monotonic()
         last = now
     return last
@@ -137,15 +139,12 @@ def _quiet_time(view: TableSnapshot, failover: float) -> float:
     return failover if lock.owner in reported else max(failover, heartbeat_interval(lock) + _SPARE)
 
 
-def _refusal(moving: Activity, failover: float, patience: float) -> str:
+def _refusal(moving: Activity, failover: float, patience: float, remedy: str) -> str:
     waited = f" within {patience:g} s" if patience else ""
     counts = f"A lease counts as idle after {failover:g} s without a change"
     if moving.reports:
         counts += f", a worker that reports metrics {REPORT_LIFE:g} s after its last report"
-    return (
-        f"The fleet has not stopped{waited}: {moving.text}. Nothing was written. Do: stop its workers, or wait for "
-        f"them with --wait-idle 5m. {counts}."
-    )
+    return f"The fleet has not stopped{waited}: {moving.text}. Nothing was written. Do: {remedy}. {counts}."
 
 
 def _named(workers: Iterable[str]) -> str:

@@ -24,7 +24,7 @@ from pykcl.model.checkpoint import AT_TRIM_HORIZON
 from pykcl.model.lease import ForeignRow, Standstill
 from pykcl.model.lease_item import FIELD_ATTRIBUTES, LEASE_KEY, parse_row, to_item
 from pykcl.model.lease_writes import release, take
-from pykcl.operate.aws.iam import FOLLOW_ACTIONS, METRICS_ACTIONS
+from pykcl.operate.aws.iam import FAN_OUT_ACTIONS, FOLLOW_ACTIONS, METRICS_ACTIONS, SUBSCRIBE_ACTIONS
 from pykcl.planning.lifecycle import FINAL, TABLE, Signal, State
 from pykcl.planning.read_schedule import READ_UNITS_PER_SECOND
 
@@ -250,14 +250,14 @@ def test_the_policy_allows_exactly_what_the_code_calls():
         if block.page == "docs/about/security.md" and '"Statement"' in block.text
     ]
     allowed = {action for statement in policy["Statement"] for action in statement["Action"]}
-    # Below the policy: where metrics go to CloudWatch, and in a fleet with a leader.
-    allowed |= {*METRICS_ACTIONS, *FOLLOW_ACTIONS}
+    # Below the policy: where metrics go to CloudWatch, in a fleet with a leader, and by enhanced fan-out.
+    allowed |= {*METRICS_ACTIONS, *FOLLOW_ACTIONS, *FAN_OUT_ACTIONS, *SUBSCRIBE_ACTIONS}
     called = {write.request()[0] for write in by_heading().values()}
     # tests/cli/test_dead_letter_commands.py compares what a destination of dead letters needs.
     paths = set((ROOT / "pykcl" / "aws").rglob("*.py")) - {ROOT / "pykcl" / "aws" / "dead_letters.py"}
     for path in paths:
         text = path.read_text("utf-8")
-        called |= set(re.findall(r"self\._(?:client|requests)\.([a-z_]+)\b", text)) - {"meta", "write"}
+        called |= set(re.findall(r"self\._?(?:client|requests)\.([a-z_]+)\b", text)) - {"meta", "write"}
         called |= set(re.findall(r"^_METHOD: Final = \"([a-z_]+)\"$", text, re.MULTILINE))
     methods = {"".join(word.title() for word in name.split("_")) for name in called}
     assert {action.split(":")[1] for action in allowed} == methods

@@ -43,7 +43,7 @@ class ConsumerCalls:
     """The calls about one consumer of one stream.
 
     client: a boto3 Kinesis client. calling: wraps its methods. stream: name, for texts and commands. consumer: name or
-    ARN.
+    ARN. who: as in `sort_failure`.
     """
 
     client: Any
@@ -51,6 +51,7 @@ class ConsumerCalls:
     stream: str
     stream_arn: str
     consumer: str
+    who: str = "this worker"
 
     @property
     def is_given_by_arn(self) -> bool:
@@ -116,7 +117,7 @@ class ConsumerCalls:
                 return _MissingError(f"{doing} found nothing.")
             return _InUseError(doing) if code == "ResourceInUseException" else failure
 
-        return answer_of(doing, self.calling(method), request, refusal=sorted_failure)
+        return answer_of(doing, self.calling(method), request, who=self.who, refusal=sorted_failure)
 
 
 def find_active(

@@ -2,7 +2,12 @@
 
 botocore makes and signs the request, chooses the endpoint and reads errors. Its event stream is not used: it is four
 times as dear as our own reading, and cannot be read without waiting. So the body of a good answer is taken out of
-botocore's hands before it parses (`before-parse`), and a thread for each subscription reads it: `BodyReader`.
+botocore's hands before it parses (`before-parse`), and read by us.
+
+Over HTTP/1.1 botocore also sends, with all that it knows of proxies and certificates, and a thread for each
+subscription reads the body: `BodyReader`. Over HTTP/2, the protocol of the service, the signed request is sent by
+`h2_links` (`before-send`), where one thread serves all subscriptions of the process. That needs `pykcl[fanout]`, and a
+client that the direct transport would take, too: no proxy, no handlers of others.
 
 Facts of the API (2013-12-02) this rests on: a subscription ends after five minutes; another call for the same consumer
 and shard is refused for five seconds, and takes over then; a ContinuationSequenceNumber is the place to go on AFTER.
@@ -11,23 +16,37 @@ and shard is refused for five seconds, and takes over then; a ContinuationSequen
 from __future__ import annotations
 
 import json
+import logging
 import os
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from contextvars import ContextVar
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, Final, Literal
+from urllib.parse import urlsplit
+
+from botocore.awsrequest import AWSResponse, HeadersDict
 
 from pykcl.aws.errors import sort_failure
 from pykcl.aws.kinesis import BadArgumentError, KinesisStream, NotFoundError, place_of
 from pykcl.aws.push.consumer import ConsumerCalls, find_active
-from pykcl.aws.push.subscription import PushedEvents, event_of
+from pykcl.aws.push.subscription import NoSource, PushedEvents, Source, event_of
 from pykcl.aws.transport.cbor import CBOR_TYPE, text_and_numbers
 from pykcl.aws.transport.get_records import REFUSALS, CborProbe, probe_of
-from pykcl.aws.transport.transport import as_json
+from pykcl.aws.transport.request_template import UnsupportedClient, client_settings_of, without_default_port
+from pykcl.aws.transport.transport import OWN_HANDLERS, as_json
 from pykcl.config import RecordEncoding
-from pykcl.errors import AnswerRefused, ConsumerGone, PyKclError, SetupError, TemporaryError
+from pykcl.errors import (
+    AnswerRefused,
+    ConfigError,
+    ConsumerGone,
+    PyKclError,
+    SetupError,
+    ShardGone,
+    TemporaryError,
+)
 from pykcl.interfaces import Fetched, Subscription
 from pykcl.model.checkpoint import ReadFrom
 from pykcl.runtime import Event, Runtime
@@ -35,17 +54,23 @@ from pykcl.runtime import Event, Runtime
 if TYPE_CHECKING:
     from mypy_boto3_kinesis import KinesisClient
 
+log = logging.getLogger("pykcl.kinesis")
+
+PushTransport = Literal["auto", "h2", "http1"]
+
 MAX_SILENCE: Final = 60.0
 """Seconds without a byte after which a subscription is given up. Its reader gives it up sooner; this is for one that
 nobody reads."""
 _ONE_READ: Final = 64 * 1024
+_OF_HTTP1: Final = frozenset({"host", "connection", "transfer-encoding", "expect"})
 
 
 class FanOutStream(KinesisStream):
     """A stream that also pushes records to a consumer. May be used by any number of threads at once.
 
     consumer: name or ARN. register: register it where it is missing. stop: once set, the consumer is not waited for.
-    The rest: as for `KinesisStream`.
+    push_transport: "h2" is HTTP/2, "http1" is HTTP/1.1; "auto": the former where it can be. The rest: as for
+    `KinesisStream`. Raises ConfigError for "h2" without the extra.
     """
 
     def __init__(
@@ -57,6 +82,7 @@ class FanOutStream(KinesisStream):
         consumer: str,
         register: bool = True,
         stop: Event | None = None,
+        push_transport: PushTransport = "auto",
         record_encoding: RecordEncoding = "auto",
         **others: Any,
     ) -> None:
@@ -65,7 +91,16 @@ class FanOutStream(KinesisStream):
         self._consumer_arn: str | None = None
         self._stop = stop
         self._probe = probe_of(client.meta.endpoint_url, record_encoding)
-        events = client.meta.events
+        self._push_transport = push_transport
+        self._is_http2 = push_transport != "http1" and find_spec("h2") is not None
+        if push_transport == "h2" and not self._is_http2:
+            raise ConfigError(
+                "HTTP/2 needs the package h2, which is not installed. Do: pip install 'pykcl[fanout]', or choose the "
+                "transport auto or http1."
+            )
+        self._places: dict[str, Any] = {}
+        events: Any = client.meta.events
+        events.register_last("before-send.kinesis.SubscribeToShard", _send, unique_id="pykcl-send-subscribe")
         events.register(
             "request-created.kinesis.SubscribeToShard", _encode, unique_id="pykcl-encode-subscribe"
         )
@@ -92,7 +127,8 @@ class FanOutStream(KinesisStream):
         }
         # CBOR has no common form for a time.
         is_cbor = self._probe.is_cbor and start.kind != "AT_TIMESTAMP"
-        asked = _Asked(PushedEvents(partial(_decoded, self._probe, shard_id, self._name), on_ready), is_cbor)
+        events = PushedEvents(partial(_decoded, self._probe, shard_id, self._name), on_ready)
+        asked = _Asked(events, is_cbor, self._send if self._is_http2 else None)
         try:
             self._subscribe(shard_id, request, asked)
         except NotFoundError as error:
@@ -119,6 +155,10 @@ class FanOutStream(KinesisStream):
                 self._calling(self._client.subscribe_to_shard),
                 request,
             )
+        except BaseException:
+            if asked.body is not None:
+                asked.body.close()
+            raise
         finally:
             _asking.reset(asking)
 
@@ -128,6 +168,9 @@ class FanOutStream(KinesisStream):
                 "Enhanced fan-out needs a newer botocore: this one does not show an answer before it parses it. Do: "
                 "pip install -U boto3."
             )
+        if isinstance(asked.body, _PushedBody):
+            asked.events.source = asked.body.source
+            return asked.events
         reader = BodyReader(asked.body, asked.events, self._runtime, shard_id)
         asked.events.source = reader
         try:
@@ -137,16 +180,61 @@ class FanOutStream(KinesisStream):
             raise
         return asked.events
 
+    def _send(self, asked: _Asked, request: Any) -> AWSResponse | None:
+        """Send a signed request over HTTP/2; None where that cannot be: botocore sends it then."""
+        from pykcl.aws.push.h2_links import LinkSource, NoHttp2, of_process
+
+        links = of_process(self._runtime)
+        try:
+            place = self._place_of(request.url)
+            link, exchange = links.request(place, _http2_headers(request), request.body, asked.events)
+        except (NoHttp2, UnsupportedClient) as error:
+            why = str(error) or "the endpoint does not speak it"
+        else:
+            source = LinkSource(links, link, exchange) if exchange.is_good else NoSource()
+            body = _PushedBody(exchange.body, source)
+            found: Any = HeadersDict(exchange.headers)
+            return AWSResponse(request.url, exchange.status, found, body)
+        if self._push_transport == "h2":
+            raise SetupError(
+                f"Subscribing over HTTP/2 cannot be: {why}. Do: choose the transport auto or http1."
+            )
+        log.info("subscribing over HTTP/1.1, with a connection and a thread for each shard: %s", why)
+        self._is_http2 = False
+        return None
+
+    def _place_of(self, url: str) -> Any:
+        """Raises UnsupportedClient."""
+        from pykcl.aws.push.h2_links import Place
+
+        if (found := self._places.get(url)) is None:
+            own: frozenset[Any] = OWN_HANDLERS | frozenset[Any]((_encode, _send, _take_body))
+            settings = client_settings_of(self._client, url, {"subscribe_to_shard": "SubscribeToShard"}, own)
+            parts = urlsplit(url)
+            is_tls = parts.scheme == "https"
+            found = Place(url, parts.hostname or "", parts.port or (443 if is_tls else 80), is_tls, settings)
+            self._places[url] = found
+        return found
+
     def _what_is_gone(self, shard_id: str, consumer_arn: str, message: str) -> PyKclError:
         """Return the error for a ResourceNotFoundException, which does not say what is missing."""
-        if self._consumer_calls(consumer_arn).describe() is not None:
-            return self._gone(shard_id, message)
+        found = self._consumer_calls(consumer_arn).describe()
+        if found is not None and found[1] == "ACTIVE":
+            gone = self._gone(shard_id, message)
+            if isinstance(gone, ShardGone) and self._may_exist(shard_id):
+                return TemporaryError(f"{message}, and ListShards shows the shard. Subscribing again.")
+            return gone
         self._consumer_arn = None
         self.describe()
         return ConsumerGone(
-            f"Stream {self._name!r} has no consumer {consumer_arn} any more: it was deregistered. It is looked for by "
+            f"Stream {self._name!r} has no consumer {consumer_arn} any more: it was deregistered. It is asked for by "
             "name, and registered again where that is allowed."
         )
+
+    def _may_exist(self, shard_id: str) -> bool:
+        """Return whether ListShards shows the shard. The consumer may be gone though it was described a moment ago."""
+        listing = self.list_shards()
+        return not listing.complete or any(one.shard_id == shard_id for one in listing.shards)
 
     def _consumer_calls(self, consumer: str) -> ConsumerCalls:
         arn = self.arn or self.describe().arn
@@ -166,6 +254,9 @@ class BodyReader:
         self._body, self._events, self._shard_id = body, events, shard_id
         self._room = runtime.event()
         self._process = os.getpid()
+        # 1) This subscription ends, and urllib3 gives the connection back; 2) another one gets it; 3) the reader of
+        # this one closes it. So it is not given back.
+        body._pool = None
         connection = getattr(body, "connection", None)
         opened = getattr(connection, "sock", None)
         # urllib3 wraps TLS within the TLS of a proxy.
@@ -204,10 +295,12 @@ class BodyReader:
 
 
 class _Asked:
-    """One call of SubscribeToShard. body: that of its answer, once it has come."""
+    """One call of SubscribeToShard. send: sends it; None: botocore does. body: of its answer, once it has come."""
 
-    def __init__(self, events: PushedEvents, is_cbor: bool) -> None:
-        self.events, self.is_cbor = events, is_cbor
+    def __init__(
+        self, events: PushedEvents, is_cbor: bool, send: Callable[[_Asked, Any], AWSResponse | None] | None
+    ) -> None:
+        self.events, self.is_cbor, self.send = events, is_cbor, send
         self.body: Any = None
         self.is_encoding_refused = False
 
@@ -222,6 +315,41 @@ def _encode(request: Any, **_: object) -> None:
     if asked is not None and asked.is_cbor:
         request.data = text_and_numbers(json.loads(request.data))
         request.headers.replace_header("Content-Type", CBOR_TYPE)
+
+
+def _send(request: Any, **_: object) -> AWSResponse | None:
+    """before-send handler: send it over HTTP/2."""
+    asked = _asking.get()
+    return None if asked is None or asked.send is None else asked.send(asked, request)
+
+
+def _http2_headers(request: Any) -> list[tuple[str, str]]:
+    url = urlsplit(request.url)
+    headers = [
+        (":method", request.method),
+        (":scheme", url.scheme),
+        (":authority", without_default_port(url.netloc, url.scheme)),
+        (":path", url.path or "/"),
+    ]
+    for name, value in request.headers.items():
+        if name.lower() not in _OF_HTTP1:
+            headers.append(
+                (name.lower(), value.decode("latin-1") if isinstance(value, bytes) else str(value))
+            )
+    return headers
+
+
+class _PushedBody:
+    """The body of an answer over HTTP/2: that of an error, or what its events come from."""
+
+    def __init__(self, body: bytes, source: Source) -> None:
+        self.source, self._body = source, body
+
+    def stream(self, *_: object, **__: object) -> Iterator[bytes]:
+        yield self._body
+
+    def close(self) -> None:
+        self.source.close()
 
 
 def _take_body(response_dict: dict[str, Any], **_: object) -> None:

@@ -68,6 +68,16 @@ class PushedEvents:
         """True while more is held than should be. Never before there is a whole message: that could not be taken."""
         return bool(self._messages) and self._received - self._taken >= MAX_UNREAD
 
+    @property
+    def unread_behind_first(self) -> int:
+        """Bytes that wait for the reader: 0 while there is no whole message, as the rest of the first has to come."""
+        return self._received - self._taken if self._messages else 0
+
+    @property
+    def is_first_cut(self) -> bool:
+        """True while the beginning of a message is all there is."""
+        return not self._messages and self._received > self._taken
+
     def receive(self, data: bytes) -> None:
         """Take in what has come. Raises AnswerRefused where that is no event stream; `end` has to follow."""
         self._received += len(data)

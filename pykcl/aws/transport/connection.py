@@ -295,7 +295,7 @@ def content_length(received: bytes) -> int | None:
     return end + len(_HEAD_END) + int(found[1]) if found else 0
 
 
-def open_connection(
+def open_socket(
     host: str,
     port: int,
     *,
@@ -303,8 +303,7 @@ def open_connection(
     connect_timeout: float,
     read_timeout: float,
     options: list[tuple[int, int, Any]],
-    clock: Callable[[], float],
-) -> Connection:
+) -> socket.socket:
     """Connect, and agree on TLS where a context is given. Raises OSError (ssl.SSLError is one)."""
     opened = socket.create_connection((host, port), connect_timeout)
     try:
@@ -316,7 +315,7 @@ def open_connection(
     except BaseException:
         opened.close()
         raise
-    return Connection(opened, clock)
+    return opened
 
 
 _GOOD: Final = b"HTTP/1.1 200 "

@@ -298,7 +298,7 @@ def capture_template(request: Any, credentials: Any, operation: str) -> RequestT
         url.scheme == "https",
         url.hostname or "",
         url.port or (443 if url.scheme == "https" else 80),
-        _without_default_port(host, url.scheme),
+        without_default_port(host, url.scheme),
         path,
         target,
         headers["content-type"],
@@ -321,7 +321,7 @@ def sign_anew(request: Any, credentials: Any, epoch_seconds: int) -> None:
     body = request.body
     if found is None or request.method != "POST" or url.query or not isinstance(body, bytes):
         raise TemplateError("it is not signed in the usual form")
-    headers_by_name = {"host": _without_default_port(url.netloc, url.scheme), **headers}
+    headers_by_name = {"host": without_default_port(url.netloc, url.scheme), **headers}
     names = found["names"].split(";")
     if (
         credentials is None
@@ -375,5 +375,5 @@ def _text(value: Any) -> str:
     return value.decode("latin-1") if isinstance(value, bytes) else str(value)
 
 
-def _without_default_port(netloc: str, scheme: str) -> str:
+def without_default_port(netloc: str, scheme: str) -> str:
     return netloc.removesuffix({"http": ":80", "https": ":443"}[scheme])

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import logging
 import math
+import socket
 import ssl
 import weakref
 from collections.abc import Callable, Mapping
@@ -45,7 +46,7 @@ from pykcl.aws.transport.connection import (
     ProtocolError,
     Unanswered,
     Unsent,
-    open_connection,
+    open_socket,
 )
 from pykcl.aws.transport.request_template import (
     ALGORITHM,
@@ -325,40 +326,48 @@ class Transport:
             connection.close()
 
     def _connect(self) -> Connection:
-        around = self._settings
-        opening = partial(
-            open_connection,
-            self._template.hostname,
-            self._template.port,
-            context=around.context if self._template.is_tls else None,
-            connect_timeout=around.connect_timeout,
-            read_timeout=around.read_timeout,
-            options=around.socket_options,
-            clock=self._runtime.monotonic,
-        )
-        try:
-            try:
-                return opening()
-            except ssl.SSLCertVerificationError:
-                if not around.trust_anew():
-                    raise
-                return opening()
-        except ssl.SSLError as error:
-            raise self._named(SSLError, error) from error
-        except TimeoutError as error:
-            raise self._named(ConnectTimeoutError, error) from error
-        except OSError as error:
-            raise self._named(EndpointConnectionError, error) from error
+        at = self._template
+        opened = connect(self._settings, at.url, at.hostname, at.port, is_tls=at.is_tls)
+        return Connection(opened, self._runtime.monotonic)
 
     def _failure(self, error: Exception) -> BotoCoreError:
-        if isinstance(error, ssl.SSLError):
-            return self._named(SSLError, error)
-        return self._named(
-            ReadTimeoutError if isinstance(error, TimeoutError) else ConnectionClosedError, error
-        )
+        return failure_of(error, self._settings, self._template.url)
 
-    def _named(self, kind: type[BotoCoreError], error: Exception) -> BotoCoreError:
-        return kind(endpoint_url=self._template.url, error=error, way=self._settings.way)
+
+def connect(settings: ClientSettings, url: str, host: str, port: int, *, is_tls: bool) -> socket.socket:
+    """Connect as botocore would, with its errors. url: as they name it."""
+    opening = partial(
+        open_socket,
+        host,
+        port,
+        context=settings.context if is_tls else None,
+        connect_timeout=settings.connect_timeout,
+        read_timeout=settings.read_timeout,
+        options=settings.socket_options,
+    )
+    try:
+        try:
+            return opening()
+        except ssl.SSLCertVerificationError:
+            if not settings.trust_anew():
+                raise
+            return opening()
+    except ssl.SSLError as error:
+        raise SSLError(endpoint_url=url, error=error, way=settings.way) from error
+    except TimeoutError as error:
+        raise ConnectTimeoutError(endpoint_url=url, error=error, way=settings.way) from error
+    except OSError as error:
+        raise EndpointConnectionError(endpoint_url=url, error=error, way=settings.way) from error
+
+
+def failure_of(error: Exception, settings: ClientSettings, url: str) -> BotoCoreError:
+    """Return botocore's error for a connection on which no answer came."""
+    kind: type[BotoCoreError] = ConnectionClosedError
+    if isinstance(error, ssl.SSLError):
+        kind = SSLError
+    elif isinstance(error, TimeoutError):
+        kind = ReadTimeoutError
+    return kind(endpoint_url=url, error=error, way=settings.way)
 
 
 def _can_be_sent(keys: Any) -> bool:
@@ -506,7 +515,7 @@ class TransportSelector:
         self._wanted = wanted
         self._methods = methods
         self._clock = clock
-        self._handlers = frozenset({_watch, sign_with_clock, *handlers})
+        self._handlers = OWN_HANDLERS | frozenset(handlers)
         self._log = log
         self._doing = doing
         self._obstacle: str | None = None
@@ -612,3 +621,7 @@ def _watch(request: Any, **_: object) -> None:
     asking = _asking.get()
     if asking is not None:
         asking.selector.capture_from(request, asking.method, asking.resource)
+
+
+OWN_HANDLERS: Final = frozenset({_watch, sign_with_clock})
+"""Handlers of pykcl's that are on the events of each client, and do nothing to the requests of others."""

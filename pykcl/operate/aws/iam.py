@@ -62,6 +62,10 @@ STATE_ACTIONS = ("dynamodb:GetItem",)
 see whether such a fleet has left the mode of 2.x."""
 FOLLOW_ACTIONS = ("dynamodb:Query",)
 """On KCL 3.x's index of the lease table: a member of its fleet queries its leases there."""
+FAN_OUT_ACTIONS = ("kinesis:DescribeStreamConsumer", "kinesis:RegisterStreamConsumer")
+"""On the stream and its consumer, with enhanced fan-out. AWS checks the one or the other, by what the call names."""
+SUBSCRIBE_ACTIONS = ("kinesis:SubscribeToShard",)
+"""On the consumer."""
 REPORT_ACTIONS = ("dynamodb:DeleteItem", "dynamodb:Scan", "dynamodb:UpdateItem")
 """On the metrics table of Java KCL 3.0-3.4; later versions have the metrics in the lease table. Scan shows which metric
 the other workers report; without it pykcl reports none."""
@@ -69,6 +73,8 @@ READ_REPORTS_ACTIONS = ("dynamodb:Scan",)
 """On the same table, of an operator: for the members that `leases list`, `doctor` and the web page show. Optional."""
 
 OPERATOR_STREAM_ACTIONS = (*STREAM_ACTIONS, "kinesis:ListStreamConsumers")
+OPERATOR_FAN_OUT_ACTIONS = (*FAN_OUT_ACTIONS, "kinesis:DeregisterStreamConsumer")
+"""For `fanout register` and `fanout deregister`."""
 OPERATOR_TABLE_ACTIONS = (
     "dynamodb:DescribeTable",
     "dynamodb:DescribeTimeToLive",
@@ -122,6 +128,7 @@ def worker_policy(
     metrics_namespace: str | None = None,
     dead_letters: Address | None = None,
     follow_leader: bool = False,
+    consumer: str | None = None,
 ) -> dict[str, Any]:
     """Return the IAM policy of a worker as AWS' JSON document.
 
@@ -130,16 +137,18 @@ def worker_policy(
     one. coordinator_state_table, worker_metrics_table: as in `Config`. metrics_namespace: of CloudWatch; None without
     metrics there.
     dead_letters: the destination of dead letters, if they go to AWS. follow_leader: may join a fleet of KCL 3.x in its
-    own mode.
+    own mode. consumer: name of the consumer, if it reads by enhanced fan-out.
     A stream encrypted with a customer managed key also needs `kms:Decrypt` on that key.
     """
     tables = f"arn:{partition}:dynamodb:{region}:{account}:table/"
     lease_table = tables + table
     state_table = tables + (coordinator_state_table or state_table_of(application or table))
-    statements = [
-        _statement("Read", STREAM_ACTIONS, f"arn:{partition}:kinesis:{region}:{account}:stream/{stream}"),
-        _statement("Leases", TABLE_ACTIONS, lease_table),
-    ]
+    streams = f"arn:{partition}:kinesis:{region}:{account}:stream/{stream}"
+    statements = [_statement("Read", STREAM_ACTIONS, streams)]
+    if consumer is not None:
+        statements += _fan_out(FAN_OUT_ACTIONS, streams, consumer)
+        statements.append(_statement("Subscribe", SUBSCRIBE_ACTIONS, f"{streams}/consumer/{consumer}:*"))
+    statements.append(_statement("Leases", TABLE_ACTIONS, lease_table))
     if create_table:
         actions = CREATE_ACTIONS + (RECOVERY_ACTIONS if point_in_time_recovery else ())
         statements.append(_statement("CreateLeaseTable", actions, lease_table))
@@ -173,12 +182,13 @@ def operator_policy(
     simulate: bool = False,
     read_metrics: bool = False,
     dead_letters: Address | None = None,
+    consumer: str | None = None,
 ) -> dict[str, Any]:
     """Return the IAM policy of an operator, which only reads by default; arguments as in `worker_policy`.
 
     steer: may move checkpoints, release and delete leases, too. put: may put records. simulate: may simulate policies
     with the doctor. read_metrics: may read the lag from CloudWatch. dead_letters: may list and redrive those of this
-    queue or bucket.
+    queue or bucket. consumer: may register and deregister this consumer of enhanced fan-out.
     """
     tables = f"arn:{partition}:dynamodb:{region}:{account}:table/"
     streams = f"arn:{partition}:kinesis:{region}:{account}:stream/{stream}"
@@ -193,6 +203,8 @@ def operator_policy(
     ]
     if steer:
         statements.append(_statement("SteerLeases", STEERING_ACTIONS, tables + table))
+    if consumer is not None:
+        statements += _fan_out(OPERATOR_FAN_OUT_ACTIONS, streams, consumer)
     if put:
         statements.append(_statement("PutRecords", PUT_ACTIONS, streams))
     if read_metrics:
@@ -206,6 +218,13 @@ def operator_policy(
             bucket = f"arn:{partition}:s3:::{dead_letters.name}"
             statements.append(_statement("ListDeadLetters", LIST_LETTERS_ACTIONS, bucket))
     return {"Version": "2012-10-17", "Statement": statements}
+
+
+def _fan_out(actions: tuple[str, ...], streams: str, consumer: str) -> list[dict[str, Any]]:
+    return [
+        _statement("FanOut", actions, streams),
+        _statement("FanOutConsumer", actions, f"{streams}/consumer/{consumer}:*"),
+    ]
 
 
 def _letters_in(address: Address, partition: str) -> str:

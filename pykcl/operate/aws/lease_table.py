@@ -206,6 +206,10 @@ class _Segment:
         return request
 
 
+class TableMissing(SetupError):
+    """There is no table of that name."""
+
+
 class _Denied(SetupError):
     """DescribeTable or Scan is not permitted."""
 
@@ -217,7 +221,7 @@ def _call(
 
     def refusal(code: str | None, failure: PyKclError) -> PyKclError:
         if code == "ResourceNotFoundException":
-            return SetupError(
+            return TableMissing(
                 f"There is no lease table {request['TableName']!r} in that region and account. Check --application (or "
                 "--table), --region, and whose credentials these are."
             )

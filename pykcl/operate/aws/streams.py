@@ -134,6 +134,15 @@ class StreamAdmin:
                 raise AnswerRefused("Listing the consumers of the stream does not end: a page repeated.")
             request = {"StreamARN": arn, "NextToken": token}
 
+    def deregister_consumer(self, arn: str) -> None:
+        """Delete a consumer. Its subscriptions end at once."""
+        answer_of(
+            "Deregistering the consumer",
+            self._kinesis.deregister_stream_consumer,
+            {"ConsumerARN": arn},
+            who=OPERATOR,
+        )
+
     def shards(self, stream: str, since: ReadFrom | None = None) -> list[Shard]:
         """Return the listed shards by id; since: only those with records from there on (LATEST: the open ones)."""
         request: dict[str, Any] = _stream(stream)

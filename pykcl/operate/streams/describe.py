@@ -65,7 +65,7 @@ def coverage(shards: Iterable[Shard]) -> Coverage:
 
 def stream_row(stream: StreamSummary) -> dict[str, Any]:
     """Return the row of one stream in a list. created: UTC time as text."""
-    return {**asdict(stream), "created": _time(stream.created_at)}
+    return {**asdict(stream), "created": time_text(stream.created_at)}
 
 
 def shard_rows(shards: Sequence[Shard]) -> list[dict[str, Any]]:
@@ -98,7 +98,7 @@ def stream_facts(
         "arn": stream.arn,
         "status": stream.status,
         "mode": stream.mode,
-        "created": _time(stream.created_at),
+        "created": time_text(stream.created_at),
         "retention_hours": stream.retention_hours,
         "encryption": stream.encryption,
         "key_id": stream.key_id,
@@ -148,11 +148,12 @@ def _share(keys: HashRange) -> float:
 
 def _consumer(consumer: Consumer) -> Mapping[str, Any]:
     return {
-        "name": consumer.name, "status": consumer.status, "created": _time(consumer.created_at), "arn": consumer.arn,
+        "name": consumer.name, "status": consumer.status,
+        "created": time_text(consumer.created_at), "arn": consumer.arn,
     }  # fmt: skip
 
 
-def _time(millis: int | None) -> str | None:
+def time_text(millis: int | None) -> str | None:
     return None if millis is None else format_time(millis, milliseconds=False)
 
 

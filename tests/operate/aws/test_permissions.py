@@ -186,3 +186,24 @@ def test_a_leader_of_kcl_3x_writes_nothing_but_rows_of_the_lease_table():
         if one["Resource"].endswith("table/leases") and "dynamodb:Scan" in one["Action"]
     ]
     assert {f"dynamodb:{name}Item" for name in ("Get", "Put", "Update", "Delete")} <= set(leases["Action"])
+
+
+def test_enhanced_fan_out_needs_its_consumer_and_nothing_of_others():
+    given = {"stream": "orders", "table": "leases", "consumer": "app"}
+    statements = worker_policy(**given)["Statement"]
+    granted = {
+        (action.removeprefix("kinesis:"), one["Resource"].rpartition("stream/")[2])
+        for one in statements
+        for action in one["Action"]
+        if "Consumer" in action or "Subscribe" in action
+    }
+    assert granted == {
+        ("DescribeStreamConsumer", "orders"),
+        ("DescribeStreamConsumer", "orders/consumer/app:*"),
+        ("RegisterStreamConsumer", "orders"),
+        ("RegisterStreamConsumer", "orders/consumer/app:*"),
+        ("SubscribeToShard", "orders/consumer/app:*"),
+    }
+    assert "SubscribeToShard" not in str(worker_policy(stream="orders", table="leases"))
+    assert "kinesis:DeregisterStreamConsumer" in str(operator_policy(**given))
+    assert "SubscribeToShard" not in str(operator_policy(**given))
