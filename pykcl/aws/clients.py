@@ -16,6 +16,7 @@ from functools import partial
 from typing import Any
 
 from pykcl.aws.errors import CredentialsFailed, aws_errors, calling, sort_failure
+from pykcl.aws.instruments import untraced
 from pykcl.aws.network_errors import bundle_of, refused_setting, unreadable_bundle, way_of
 from pykcl.aws.renewed_credentials import (
     Asked,
@@ -203,7 +204,7 @@ def create_client(session: Any, service: str, **how: Any) -> Any:
         shown = refused_setting(error)
     else:
         _refuse_unreadable_bundle(client)
-        return client
+        return untraced(client)
     raise ConfigError(
         f"A client of {service} cannot be made: {shown}. Do: correct the setting, one of region=, the "
         "endpoint in the file or the command, AWS_REGION, AWS_DEFAULT_REGION, AWS_ENDPOINT_URL, "
@@ -293,9 +294,15 @@ def session_for(given: Any) -> Any:
 
 def botocore_session() -> Any:
     """Return the botocore session for `new_session`."""
-    import botocore.session
+    from botocore.session import Session
 
-    inner = botocore.session.get_session()
+    class Untraced(Session):
+        """Makes the clients that providers of credentials use, too."""
+
+        def create_client(self, *given: Any, **named: Any) -> Any:
+            return untraced(super().create_client(*given, **named))
+
+    inner = Untraced()
     inner.get_component("response_parser_factory").set_parser_defaults(timestamp_parser=_utc)
     return inner
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any, ParamSpec, TypeVar
 
+from pykcl.aws.instruments import ClientRaised, InstrumentRaised, raised_by
 from pykcl.aws.network_errors import no_answer, note_way, proxy_before, refused_setting
 from pykcl.errors import AnswerRefused, ConfigError, PyKclError, SetupError, TemporaryError, Throttled
 
@@ -123,50 +124,6 @@ beyond the calendar, or too deep a nesting)."""
 
 OPERATOR = "whoever runs this command"
 """Who lacks a permission where a command asks, and no worker."""
-
-
-class ClientRaised(Exception):
-    """An exception that is not botocore's came out of boto3. The text is the name of its type."""
-
-
-_INSTRUMENTS: Mapping[str, str] = {
-    "aws_xray_sdk": "AWS_XRAY_CONTEXT_MISSING=LOG_ERROR, or patch() without botocore",
-    "ddtrace": "DD_TRACE_BOTOCORE_ENABLED=false",
-    "opentelemetry": "OTEL_PYTHON_DISABLED_INSTRUMENTATIONS=botocore",
-    "newrelic": "repair or remove it",
-    "sentry_sdk": "repair or remove it",
-    "elasticapm": "repair or remove it",
-    "moto": "leave the mock, or create the worker in it",
-    "wrapt": "repair or remove what wraps botocore with it",
-}
-"""Packages that patch botocore for a program -> what to do where they raise."""
-
-
-class InstrumentRaised(ClientRaised):
-    """A package that has patched botocore for the program raised, which has nothing to do with AWS."""
-
-    def __init__(self, package: str, name: str) -> None:
-        super().__init__(name)
-        self._package, self._name = package, name
-
-    def failure(self, doing: str) -> SetupError:
-        """The pykcl error, to be raised outside of the except block."""
-        return SetupError(
-            f"{doing} failed: {self._package}, which has patched botocore in this process, raised {self._name}. It is "
-            f"no trouble with AWS or its credentials. Do: {_INSTRUMENTS[self._package]}."
-        )
-
-
-def _raised(error: Exception) -> ClientRaised:
-    """Return what stands for an exception that is not botocore's: without its text, which may quote a secret."""
-    trace = error.__traceback__
-    while trace is not None and trace.tb_next is not None:
-        trace = trace.tb_next
-    modules = [type(error).__module__, trace.tb_frame.f_globals.get("__name__", "") if trace else ""]
-    packages = [str(module).partition(".")[0] for module in modules]
-    found = next((package for package in packages if package in _INSTRUMENTS), None)
-    name = type(error).__name__
-    return ClientRaised(name) if found is None else InstrumentRaised(found, name)
 
 
 _SOURCES: Mapping[str, tuple[str, str]] = {
@@ -380,7 +337,7 @@ def calling(method: Callable[P, T], *, parses: bool = True, renews: bool = True)
             note_way(error, getattr(method, "__self__", None))
             raise
         except Exception as error:  # noqa: BLE001 - see above
-            raised = _raised(error)
+            raised = raised_by(error)
         # Outside the except block: the exception may quote a path or a secret, and a traceback prints the whole chain.
         try:
             raise raised

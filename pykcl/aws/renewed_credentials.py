@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from pykcl.aws.errors import MALFORMED, ClientRaised, CredentialsFailed, aws_errors, credentials_of
+from pykcl.aws.errors import MALFORMED, CredentialsFailed, aws_errors, credentials_of
+from pykcl.aws.instruments import ClientRaised
 from pykcl.aws.network_errors import no_answer, proxy_before
 from pykcl.errors import PyKclError, TemporaryError
 from pykcl.runtime import Runtime, SystemRuntime, Task

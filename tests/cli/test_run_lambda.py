@@ -6,10 +6,12 @@ import re
 import signal
 import subprocess
 import sys
+from base64 import b64encode
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
+import boto3
 import pytest
 from click.testing import CliRunner
 
@@ -17,6 +19,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from service_kit import Service
 
 from pykcl import lambda_processor
+from pykcl.cli.local import local_environment
 from pykcl.cli.main import main
 from pykcl.cli.run_lambda import LambdaFunction
 from pykcl.cli.settings import settings_of
@@ -469,6 +472,69 @@ def test_the_function_keeps_its_name_so_that_keys_derived_from_it_stay(
     (_, *at_import), context = loaded(monkeypatch, lambda: None, **function)
     assert at_import == [name, version]
     assert (context.function_name, context.function_version) == (name, version)
+
+
+IDEMPOTENT = """
+from aws_lambda_powertools.utilities.batch import BatchProcessor, EventType, process_partial_response
+from aws_lambda_powertools.utilities.idempotency import DynamoDBPersistenceLayer, idempotent_function
+
+processor = BatchProcessor(event_type=EventType.KinesisDataStreams)
+
+@idempotent_function(data_keyword_argument="order", persistence_store=DynamoDBPersistenceLayer("effects"))
+def ship(order):
+    print("shipped", order["id"], flush=True)
+
+def record_handler(record):
+    order = record.kinesis.data_as_json()
+    ship(order=order)
+    print("done", order["id"], flush=True)
+
+def lambda_handler(event, context):
+    return process_partial_response(event, record_handler, processor, context)
+"""
+AS_LAMBDA_CALLS = "import json, sys, program; program.lambda_handler(json.load(sys.stdin), None)"
+
+
+def test_no_effect_is_repeated_over_the_move_of_a_function_with_idempotency_of_powertools(
+    start, aws, tmp_path
+):
+    dynamodb = boto3.client(
+        "dynamodb",
+        endpoint_url=aws.url,
+        region_name="us-east-1",
+        aws_access_key_id="a",
+        aws_secret_access_key="b",
+    )
+    dynamodb.create_table(
+        TableName="effects",
+        AttributeDefinitions=[{"AttributeName": "id", "AttributeType": "S"}],
+        KeySchema=[{"AttributeName": "id", "KeyType": "HASH"}],
+        BillingMode="PAY_PER_REQUEST",
+    )
+
+    def keys():
+        return {item["id"]["S"].partition("#")[0] for item in dynamodb.scan(TableName="effects")["Items"]}
+
+    orders = [json.dumps({"id": number}).encode() for number in (1, 2, 3)]
+    for order in orders:
+        aws.kinesis.put_record("orders", order, "alice")
+    data = [b64encode(order).decode() for order in orders[:2]]
+    event = {"Records": [{"kinesis": {"data": each, "sequenceNumber": each}} for each in data]}
+    (tmp_path / "program.py").write_text(IDEMPOTENT)
+    in_lambda = {"AWS_LAMBDA_FUNCTION_NAME": "orders", "LAMBDA_TASK_ROOT": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-c", AS_LAMBDA_CALLS],
+        input=json.dumps(event), text=True, capture_output=True, check=True,
+        cwd=tmp_path, env={**os.environ, **local_environment(aws.url), **in_lambda},
+    )  # fmt: skip
+    assert [line for line in done.stdout.splitlines() if "shipped" in line] == ["shipped 1", "shipped 2"]
+    assert keys() == {"orders.program.ship"}
+
+    (tmp_path / "esm.json").write_text(json.dumps({**MAPPING, "FunctionArn": FUNCTION_ARN}))
+    service = start("--esm", "esm.json", program=IDEMPOTENT)
+    service.until(lambda: service.output.read_text().count("done") == 3, "every order")
+    assert [line for line in service.output.read_text().splitlines() if "shipped" in line] == ["shipped 3"]
+    assert keys() == {"orders.program.ship"}
 
 
 @pytest.mark.parametrize("handler", ["shop:handler", "shop.handler", "src/shop.handler"])

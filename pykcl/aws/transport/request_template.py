@@ -17,6 +17,7 @@ request, which costs ten times the signature itself ("Signature Version 4 signin
 from __future__ import annotations
 
 import hmac
+import inspect
 import os
 import re
 import ssl
@@ -31,6 +32,7 @@ from urllib.parse import urlsplit
 from botocore.client import BaseClient
 
 from pykcl.aws.errors import calling
+from pykcl.aws.instruments import own_method
 from pykcl.aws.network_errors import Way, way_of
 
 ALGORITHM: Final = "AWS4-HMAC-SHA256"
@@ -172,11 +174,12 @@ def client_settings_of(
 def _refuse_strangers(client: Any, operations: Mapping[str, str], own_handlers: frozenset[Any]) -> None:
     if not isinstance(client, BaseClient):
         raise UnsupportedClient("the client is not botocore's")
-    call = BaseClient.__dict__.get("_make_api_call")
-    # What traces or fakes AWS calls (OpenTelemetry, X-Ray, ...) puts itself in the place of this method.
+    call = inspect.getattr_static(type(client), "_make_api_call")
+    # What traces or fakes AWS calls (OpenTelemetry, X-Ray, ...) puts itself in the place of this method. The clients
+    # that pykcl makes call it all the same.
     if not isinstance(call, FunctionType) or call.__module__ != "botocore.client":
         raise UnsupportedClient("calls of botocore are intercepted")
-    if vars(client).keys() & operations or getattr(type(client), "_make_api_call", None) is not call:
+    if vars(client).keys() & operations or call is not own_method(BaseClient, "_make_api_call"):
         raise UnsupportedClient("calls of the client are intercepted")
     try:
         events: Any = client.meta.events

@@ -10,9 +10,11 @@ import boto3
 import botocore.session
 import pytest
 from botocore import exceptions
+from botocore.client import BaseClient
 from botocore.credentials import Credentials
+from botocore.endpoint import Endpoint
 
-from pykcl.aws.clients import client_config, connect, new_session, open_clients
+from pykcl.aws.clients import client_config, connect, create_client, new_session, open_clients
 from pykcl.aws.errors import aws_errors, calling, error_code, http_status, sort_failure
 from pykcl.aws.lease_table import DynamoDBLeaseTable
 from pykcl.config import Config
@@ -203,6 +205,52 @@ def test_what_has_patched_botocore_is_named_where_it_raises_and_no_credentials_a
     assert "raised SegmentNotFoundException" in str(refused.value)
     assert refused.value.code is None
     assert refused.value.__context__ is None
+
+
+class Wrapper:
+    """Wraps a method as wrapt does for X-Ray, ddtrace and OpenTelemetry: it passes for the function in it."""
+
+    def __init__(self, real, traced):
+        self.__wrapped__, self._traced = real, traced
+
+    __class__ = property(lambda self: type(self.__wrapped__))
+
+    def __getattr__(self, name):
+        return getattr(self.__wrapped__, name)
+
+    def __get__(self, instance, kind):
+        def call(*arguments):
+            self._traced.append(self.__wrapped__.__name__)
+            return self.__wrapped__(instance, *arguments)
+
+        return self if instance is None else call
+
+
+@pytest.mark.parametrize("patched", ["before the clients are made", "after that"])
+def test_calls_of_our_clients_are_outside_of_what_traces_the_program(credentials, monkeypatch, patched):
+    traced = []
+
+    def trace_all():
+        for kind, name in ((BaseClient, "_make_api_call"), (Endpoint, "prepare_request")):
+            monkeypatch.setattr(kind, name, Wrapper(getattr(kind, name), traced))
+
+    with LocalAws() as aws:
+        aws.kinesis.create_stream("orders", 1)
+        monkeypatch.setenv("AWS_ENDPOINT_URL", aws.url)
+        if patched.startswith("before"):
+            trace_all()
+        ours = new_session().client("kinesis", region_name="us-east-1")
+        with_their_session = create_client(boto3.Session(), "kinesis", region_name="us-east-1")
+        theirs = boto3.client("kinesis", region_name="us-east-1")
+        if patched.startswith("after"):
+            trace_all()
+        for client in (ours, with_their_session):
+            assert client.list_streams()["StreamNames"] == ["orders"]
+        assert traced == []
+        theirs.list_streams()
+        assert traced == ["_make_api_call", "prepare_request"]
+        for client in (ours, with_their_session, theirs):
+            client.close()
 
 
 class Provider(Credentials):

@@ -1,6 +1,7 @@
 """When the direct transport is used, and when CBOR is."""
 
 import base64
+import functools
 import logging
 from pathlib import Path
 
@@ -26,6 +27,7 @@ from raw_server import (
     stream_of,
 )
 
+from pykcl.aws.instruments import untraced
 from pykcl.aws.transport import get_records
 from pykcl.aws.transport.get_records import MAX_COMPARED, MAX_COMPARED_BYTES, CborProbe, to_compare
 from pykcl.aws.transport.request_template import TemplateError, capture_template
@@ -223,6 +225,20 @@ def test_a_tracer_around_botocores_calls_sees_every_one(server, monkeypatch):
     for _ in range(3):
         fetch(stream)
     assert len(seen) == 3
+
+
+def test_what_traces_the_program_is_no_reason_for_boto3_with_a_client_of_our_own(server, monkeypatch):
+    real = BaseClient._make_api_call
+
+    @functools.wraps(real)
+    def traced(client, *arguments):
+        raise AssertionError("a call of a worker is in a trace of the program")
+
+    monkeypatch.setattr(BaseClient, "_make_api_call", traced)
+    stream = stream_of(untraced(client_of(server.url)), http_transport="direct")
+    for _ in range(2):
+        fetch(stream)
+    assert stream.transport.startswith("direct")
 
 
 def test_the_user_agent_of_powertools_does_not_stand_against_it(server):
