@@ -287,11 +287,6 @@ class Config:
         return min(2.0, self.failover_time * 0.12)
 
     @property
-    def answer_in_time(self) -> float:
-        """Seconds within which the lease table should have carried out a write: later, fewer are sent at once."""
-        return self.request_timeout / 2
-
-    @property
     def write_timeout(self) -> float:
         """Deadline of a write that no lease sets a deadline for, seconds: three requests."""
         return 3 * self.request_timeout

@@ -12,10 +12,10 @@ REACHED = {
 }
 """What each measure may come to; a change that lowers one lowers it here."""
 SIZES = {
-    "files of pykcl/": 306,
-    "lines of pykcl/": 78_800,
-    "lines of the core": 33_200,
-    "lines of tests/": 121_000,
+    "files of pykcl/": 308,
+    "lines of pykcl/": 79_800,
+    "lines of the core": 34_300,
+    "lines of tests/": 122_500,
 }
 """Sizes that may not be exceeded. A change that needs more raises the number here and gives the reason in its message."""
 

@@ -87,7 +87,7 @@ class HeldLease:
         self._config = config
         self._wake = wake
         self._events = events
-        self._gate = gate or WriteGate(runtime, config.answer_in_time)
+        self._gate = gate or WriteGate(runtime, config.request_timeout / 2)
         self._one_write = runtime.lock()
         self._state = runtime.lock()
         self._lease = lease

@@ -175,7 +175,7 @@ class Worker:
             names_of(self.config),
             self._runtime.monotonic,
         )
-        self._held = HeldLeases(self._runtime, in_time=self.config.answer_in_time)
+        self._held = HeldLeases(self._runtime, in_time=self.config.request_timeout / 2)
         self._lock = self._runtime.lock()
         self._be_new()
 

@@ -98,9 +98,9 @@ class _Waiting:
 class WriteGate:
     """One for each worker. Used by any thread.
 
-    in_time: seconds, as in `WriteWindow`. heartbeats_due: those that wait for a thread to send them, set by the
-    LeaseRenewer. They count as in flight: its threads are few, and each heartbeat would have to wait for an answer
-    behind a window of takes. While no write waits, none takes a lock.
+    in_time: seconds, as in `WriteWindow`: half a request time-out. heartbeats_due: those that wait for a thread to send
+    them, set by the LeaseRenewer. They count as in flight: its threads are few, and each heartbeat would have to wait
+    for an answer behind a window of takes. While no write waits, none takes a lock.
     """
 
     def __init__(self, runtime: Runtime, in_time: float) -> None:
