@@ -12,10 +12,10 @@ REACHED = {
 }
 """What each measure may come to; a change that lowers one lowers it here."""
 SIZES = {
-    "files of pykcl/": 294,
-    "lines of pykcl/": 75_600,
-    "lines of the core": 31_400,
-    "lines of tests/": 117_600,
+    "files of pykcl/": 298,
+    "lines of pykcl/": 76_450,
+    "lines of the core": 32_050,
+    "lines of tests/": 118_000,
 }
 """Sizes that may not be exceeded. A change that needs more raises the number here and gives the reason in its message."""
 
