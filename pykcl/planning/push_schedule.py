@@ -35,11 +35,11 @@ _CONTESTED_WITHIN: Final = 60.0
 class PushSchedule:
     """Schedule of the subscriptions to one shard.
 
-    call_at: the next call comes no sooner. failures: calls in a row that failed. refused_at: time of the first refused
-    call while nothing was subscribed to; inf: there is none. subscribed_at: time of the last call that has begun a
-    subscription, or may have. heard_at: time of the last event, or of the call that none has followed yet. renew_at:
-    from then on the subscription is renewed once nothing of it waits. taken: times within a minute at which another
-    subscription of the consumer has taken over.
+    call_at: the next call comes no sooner. failures: calls and subscriptions that failed since the last event.
+    refused_at: time of the first refused call while nothing was subscribed to; inf: there is none. subscribed_at: time
+    of the last call that has begun a subscription, or may have. heard_at: time of the last event, or of the call that
+    none has followed yet. renew_at: from then on the subscription is renewed once nothing of it waits. taken: times
+    within a minute at which another subscription of the consumer has taken over.
     """
 
     call_at: float = -inf
@@ -73,6 +73,7 @@ def after_subscribing(schedule: PushSchedule, now: float, rng: Random) -> PushSc
     """Return the schedule after a successful call."""
     return PushSchedule(
         call_at=now + CALL_INTERVAL,
+        failures=schedule.failures,
         subscribed_at=now,
         heard_at=now,
         renew_at=now + rng.uniform(*_RENEWED_AFTER),
@@ -82,7 +83,14 @@ def after_subscribing(schedule: PushSchedule, now: float, rng: Random) -> PushSc
 
 def after_event(schedule: PushSchedule, now: float) -> PushSchedule:
     """Return the schedule after an event."""
-    return replace(schedule, heard_at=now)
+    return replace(schedule, heard_at=now, failures=0)
+
+
+def after_break(schedule: PushSchedule, now: float, rng: Random) -> PushSchedule:
+    """Return the schedule after a subscription that failed: soon, but for one that follows another without an event."""
+    failures = schedule.failures + 1
+    pause = backoff(failures, rng, first=CALL_INTERVAL, longest=_LONGEST_PAUSE)
+    return replace(schedule, call_at=max(schedule.call_at, now + pause), failures=failures)
 
 
 def after_refusal(schedule: PushSchedule, now: float, rng: Random) -> PushSchedule:

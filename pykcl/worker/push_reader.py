@@ -26,6 +26,7 @@ from pykcl.model.checkpoint import Checkpoint, ReadFrom
 from pykcl.model.shard import HashRange, Shard
 from pykcl.planning.push_schedule import (
     PushSchedule,
+    after_break,
     after_call,
     after_event,
     after_refusal,
@@ -204,11 +205,13 @@ class PushReader:
             self._end()
             self._note_another(after_taking(self._schedule, self._now, self._context.runtime.random()))
             return None
-        except BaseException:
+        except PyKclError:
             self._is_confirmed = False
+            self._schedule = after_break(self._schedule, self._now, self._context.runtime.random())
             self._end()
             raise
-        self._is_ready |= fetched is not None
+        if fetched is not None:
+            self._is_ready = True
         return fetched
 
     def finish(self, page: Page, keep: Callable[[int], int] = lambda reserved: 0) -> float:
@@ -260,7 +263,7 @@ class PushReader:
         return max(0.0, self._schedule.call_at - self._now) if self._subscription is None else 0.0
 
     def throttled(self) -> float:
-        """A call was refused for its rate. Returns the seconds to wait before the next."""
+        """A call, or reading, was refused for its rate. Returns the seconds to wait before the next."""
         return self.too_soon
 
     def accept_empty_page(self, answer: Answer) -> tuple[str, PollWindow] | None:

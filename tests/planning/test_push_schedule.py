@@ -7,6 +7,7 @@ import pytest
 
 from pykcl.planning.push_schedule import (
     PushSchedule,
+    after_break,
     after_call,
     after_event,
     after_refusal,
@@ -78,7 +79,18 @@ def test_calls_that_fail_come_less_and_less_often_and_never_more_than_once_a_sec
     assert min(pauses) >= 1
     assert min(pauses[4:]) >= 5
     assert max(pauses) <= 10
-    assert after_subscribing(schedule, now, rng).failures == 0
+    assert after_event(after_subscribing(schedule, now, rng), now).failures == 0
+
+
+def test_a_subscription_that_breaks_is_followed_soon_and_later_if_each_breaks_before_its_first_event(rng):
+    schedule, now, pauses = after_subscribing(PushSchedule(), 0.0, rng), 100.0, []
+    for _ in range(6):
+        schedule = after_break(schedule, now, rng)
+        pauses.append(schedule.call_at - now)
+        now = schedule.call_at
+        schedule = after_subscribing(schedule, now, rng)
+    assert pauses[0] <= 1
+    assert min(pauses[4:]) >= 5
 
 
 def test_a_call_without_an_answer_may_be_what_the_next_one_is_refused_for(rng):
