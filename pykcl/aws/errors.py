@@ -184,6 +184,20 @@ _SOURCE_PARAMETERS: Mapping[str, tuple[str, str]] = {
 _PARAMETER = re.compile(rf"\b({'|'.join(_SOURCE_PARAMETERS)})\b", re.IGNORECASE)
 
 _FILE_ERRORS = frozenset({"FileNotFoundError", "PermissionError", "NotADirectoryError", "IsADirectoryError"})
+_MISSING_FILE = (
+    "AWS credentials could not be obtained ({}): a file that boto3 takes them from is missing or may not be read. "
+    "Check AWS_WEB_IDENTITY_TOKEN_FILE, AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE, the AWS profile and the volumes that "
+    "are mounted."
+)
+_REFUSED_VALUE = "correct the value: it may be empty, too short, or have characters that STS does not take"
+_FILE_VARIABLES = ("AWS_WEB_IDENTITY_TOKEN_FILE", "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE")
+
+
+def _unreadable_files() -> str:
+    """Return a sentence that names the files of the environment that cannot be read; "" where all can."""
+    named = ((variable, os.environ.get(variable, "")) for variable in _FILE_VARIABLES)
+    found = [f"{path!r} ({variable})" for variable, path in named if path and not os.access(path, os.R_OK)]
+    return f" Not readable: {', '.join(found)}." if found else ""
 
 
 class CredentialsFailed(ClientRaised):
@@ -277,22 +291,6 @@ NO_CREDENTIALS = (
     "profile and the role of the container or instance. Provide one, or pass a boto3 session. On an instance whose "
     "metadata service is slow, set AWS_METADATA_SERVICE_TIMEOUT and AWS_METADATA_SERVICE_NUM_ATTEMPTS."
 )
-_MISSING_FILE = (
-    "AWS credentials could not be obtained ({}): a file that boto3 takes them from is missing or may not be read. "
-    "Check AWS_WEB_IDENTITY_TOKEN_FILE, AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE, the AWS profile and the volumes that "
-    "are mounted."
-)
-_REFUSED_VALUE = "correct the value: it may be empty, too short, or have characters that STS does not take"
-_FILE_VARIABLES = ("AWS_WEB_IDENTITY_TOKEN_FILE", "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE")
-
-
-def _unreadable_files() -> str:
-    """Return a sentence that names the files of the environment that cannot be read; "" where all can."""
-    named = ((variable, os.environ.get(variable, "")) for variable in _FILE_VARIABLES)
-    found = [f"{path!r} ({variable})" for variable, path in named if path and not os.access(path, os.R_OK)]
-    return f" Not readable: {', '.join(found)}." if found else ""
-
-
 _UNUSABLE = (
     "AWS credentials are needed, and boto3 found none it can use ({}). Set AWS_ACCESS_KEY_ID and "
     "AWS_SECRET_ACCESS_KEY, AWS_PROFILE, a role of the container or instance, or pass a boto3 session."

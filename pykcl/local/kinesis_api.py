@@ -10,9 +10,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pykcl.local.consumers import Consumer, Subscription
+from pykcl.local.consumers import Consumer, PushedEvent, Subscription
 from pykcl.local.errors import AwsError, in_use, invalid, invalid_argument
-from pykcl.local.iterators import ListingPosition, read_next_token, write_next_token
+from pykcl.local.iterators import ListingPosition, Page, read_next_token, write_next_token
 from pykcl.local.stream import (
     AUTO,
     FILTER_TYPES,
@@ -319,14 +319,7 @@ class KinesisApi:
     def next_event(self, subscription: Subscription) -> Response | None:
         """Return the members of the event that is due; None: none is. Raises AwsError, the last message."""
         event = self._kinesis.next_event(subscription)
-        if event is None:
-            return None
-        response: Response = {"Records": event.records, "MillisBehindLatest": event.millis_behind_latest}
-        if event.continuation is not None:
-            response["ContinuationSequenceNumber"] = event.continuation
-        else:
-            response["ChildShards"] = [_child(shard) for shard in event.children]
-        return response
+        return None if event is None else _page(event, "ContinuationSequenceNumber", event.continuation)
 
     def seconds_until_due(self, subscription: Subscription) -> float:
         """Return the seconds until another event may be due, unless the subscription's `on_change` is called before."""
@@ -484,12 +477,7 @@ class KinesisApi:
 
     def _get_records(self, params: Params) -> Response:
         page = self._kinesis.get_records(params["ShardIterator"], params.get("Limit", MAX_PAGE_RECORDS))
-        response: Response = {"Records": page.records, "MillisBehindLatest": page.millis_behind_latest}
-        if page.next_iterator is not None:
-            response["NextShardIterator"] = page.next_iterator
-        else:
-            response["ChildShards"] = [_child(shard) for shard in page.children]
-        return response
+        return _page(page, "NextShardIterator", page.next_iterator)
 
     def _split(self, params: Params) -> Response:
         self._kinesis.split(_stream(params), params["ShardToSplit"], int(params["NewStartingHashKey"]))
@@ -662,6 +650,16 @@ def _shard(shard: Shard) -> Response:
         "HashKeyRange": _hash_range(shard),
         "SequenceNumberRange": numbers,
     }
+
+
+def _page(found: Page | PushedEvent, key: str, following: str | None) -> Response:
+    """Return records with where they go on, under that key, or the children of a shard that ends with them."""
+    response: Response = {"Records": found.records, "MillisBehindLatest": found.millis_behind_latest}
+    if following is None:
+        response["ChildShards"] = [_child(shard) for shard in found.children]
+    else:
+        response[key] = following
+    return response
 
 
 def _child(shard: Shard) -> Response:

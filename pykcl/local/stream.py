@@ -422,11 +422,8 @@ class LocalKinesis:
         self._enter("GetShardIterator", stream, shard_id)
         with self._lock:
             now = self._now()
-            found = self._active(stream, now)
-            found.trim_shard(shard_id, now)
-            shard = found.shard(shard_id)
-            sequence, reached = start_of(
-                found, shard, kind, sequence_number=sequence_number, at_millis=at_millis, now=now
+            found, shard, (sequence, reached) = self._start(
+                stream, shard_id, kind, now, sequence_number, at_millis
             )
             if shard.limits is not None and not shard.limits.may_iterate(now):
                 raise throttled(shard_id, found.name)
@@ -507,13 +504,9 @@ class LocalKinesis:
         self._enter("SubscribeToShard", stream, shard_id)
         with self._lock:
             now = self._now()
-            found = self._active(stream, now)
-            found.trim_shard(shard_id, now)
-            shard, consumers = found.shard(shard_id), self._consumers[found.name]
+            found, shard, (position, _) = self._start(stream, shard_id, kind, now, sequence_number, at_millis)
+            consumers = self._consumers[found.name]
             consumer = consumers.find(now, arn=consumer_arn)
-            position, _ = start_of(
-                found, shard, kind, sequence_number=sequence_number, at_millis=at_millis, now=now
-            )
             until = now + round(self.subscription_seconds * 1000)
             return consumers.subscribe(consumer, shard, position, now, until)
 
@@ -536,6 +529,22 @@ class LocalKinesis:
             self.fault(operation, _name(stream), shard_id)
 
     # The rest runs inside the lock.
+
+    def _start(
+        self,
+        stream: str,
+        shard_id: str,
+        kind: str,
+        now: int,
+        sequence_number: str | None,
+        at_millis: int | None,
+    ) -> tuple[LocalStream, LocalShard, tuple[str, int]]:
+        """Return the stream, the shard, and where reads of it start. Raises AwsError."""
+        found = self._active(stream, now)
+        found.trim_shard(shard_id, now)
+        shard = found.shard(shard_id)
+        where = start_of(found, shard, kind, sequence_number=sequence_number, at_millis=at_millis, now=now)
+        return found, shard, where
 
     def _find(self, stream: str, now: int) -> LocalStream:
         """Return the stream in any state, after the changes that are due."""

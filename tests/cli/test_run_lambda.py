@@ -10,6 +10,7 @@ from base64 import b64encode
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import patch
 
 import boto3
 import pytest
@@ -55,11 +56,12 @@ def lambda_handler(event, context):
 
 
 @pytest.fixture(autouse=True)
-def _environment(monkeypatch):
-    """Without the variables of a function, also afterwards."""
-    for name in OF_A_FUNCTION:
-        monkeypatch.setenv(name, "")
-        monkeypatch.delenv(name)
+def _environment():
+    """Without the variables of a function, also afterwards: the code sets them."""
+    with patch.dict(os.environ):
+        for name in OF_A_FUNCTION:
+            os.environ.pop(name, None)
+        yield
 
 
 @pytest.fixture
@@ -460,12 +462,7 @@ def loaded(monkeypatch, load, **function):
 def test_the_function_keeps_its_name_so_that_keys_derived_from_it_stay(
     monkeypatch, tmp_path, function, environment, name, version
 ):
-    for variable in ("AWS_LAMBDA_FUNCTION_NAME", "AWS_LAMBDA_FUNCTION_VERSION"):
-        # Set and taken back, so that what the code sets ends with the test.
-        monkeypatch.setenv(variable, "")
-        monkeypatch.delenv(variable)
-        if variable in environment:
-            monkeypatch.setenv(variable, environment[variable])
+    os.environ.update(environment)
     if function.get("esm"):
         function = {**function, "esm": tmp_path / "esm.json"}
         function["esm"].write_text(json.dumps({**MAPPING, "FunctionArn": FUNCTION_ARN}))
@@ -539,15 +536,11 @@ def test_no_effect_is_repeated_over_the_move_of_a_function_with_idempotency_of_p
 
 @pytest.mark.parametrize("handler", ["shop:handler", "shop.handler", "src/shop.handler"])
 def test_lambda_s_own_form_of_a_handler_is_understood(monkeypatch, handler):
-    monkeypatch.setenv("AWS_LAMBDA_FUNCTION_NAME", "orders")
-    monkeypatch.setenv("AWS_LAMBDA_FUNCTION_VERSION", "1")
     (target, *_), _ = loaded(monkeypatch, lambda: None, handler=handler)
     assert target == handler.replace("/", ".").replace(".handler", ":handler")
 
 
 def test_a_function_of_the_module_for_sigterm_is_said_not_to_be_called(monkeypatch, caplog):
-    monkeypatch.setenv("AWS_LAMBDA_FUNCTION_NAME", "orders")
-    monkeypatch.setenv("AWS_LAMBDA_FUNCTION_VERSION", "1")
     before = signal.getsignal(signal.SIGTERM)
     try:
         loaded(monkeypatch, lambda: None)
@@ -564,8 +557,6 @@ def test_a_function_of_the_module_for_sigterm_is_said_not_to_be_called(monkeypat
 )
 def test_a_handler_that_is_not_there_is_answered_with_functions(run, tmp_path, monkeypatch, name, said):
     monkeypatch.setattr("pykcl.aws.credentials.identity_arn", lambda *_: "")
-    for variable in ("NAME", "VERSION"):
-        monkeypatch.setenv(f"AWS_LAMBDA_FUNCTION_{variable}", "1")
     (tmp_path / "a_shop_of_handlers.py").write_text("def handler(event, context):\n    pass\n")
     result = run("--lambda", f"a_shop_of_handlers.{name}", "--app", "orders-app", "--stream", "orders")
     assert f"a_shop_of_handlers has no {name!r}. {said}" in " ".join(result.output.split())
