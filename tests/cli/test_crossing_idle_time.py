@@ -68,7 +68,7 @@ def put(aws, *payloads):
 
 
 def until_read(service, *payloads):
-    service.until(lambda: set(payloads) <= set(service.output.read_text().split()), payloads, 60)
+    service.until(lambda: set(payloads) <= set(service.output.read_text().split()), payloads)
 
 
 def reads(aws):

@@ -81,6 +81,7 @@ def test_what_an_ordinary_life_measures(fleet):
         catalog.EXPIRED_ITERATOR, catalog.PROCESSOR_RETRIES, catalog.SKIPPED_RECORDS, catalog.PROCESSOR_STALLED,
         catalog.DATA_LOST, catalog.DROPPED_METRICS, catalog.BATCH_SPLITS, catalog.RECORDS_DEAD_LETTERED,
         catalog.RECORDS_DISCARDED, catalog.RECORDS_FILTERED, catalog.LANE_SHARE,
+        catalog.SUBSCRIBE_TO_SHARD.time, catalog.SUBSCRIBE_TO_SHARD.success,
     }  # fmt: skip
     assert one.seen() | two.seen() == set(CATALOGUE) - rare
 

@@ -31,7 +31,7 @@ _CAUSES = {
 }
 _RESTING = f"leases that move in {QUIET_SECONDS:.0f} s idle and {STRAINED_SECONDS:.0f} s under load"
 _NOT_COVERED = (
-    "Not covered: free-threaded builds of Python, enhanced fan-out, tables replicated over regions, and what "
+    "Not covered: free-threaded builds of Python, tables replicated over regions, and what "
     "processors do outside the worker."
 )
 

@@ -340,7 +340,7 @@ def test_a1_6_a_clock_of_the_host_that_jumps_changes_nothing_about_the_age(new_f
         ({"max_record_age": 0, "dead_letters": "discard"}, ["max_record_age", "1 to"]),
         ({"bisect": "yes"}, ["bisect", "True or False"]),
         ({"batch_size": 0}, ["batch_size", "1 to"]),
-        ({"batch_size": 10_001}, ["batch_size=10001", "10000"]),
+        ({"batch_size": 10_001}, ["batch_size", "10000"]),
         ({"dead_letters_in_a_row": -1}, ["dead_letters_in_a_row", "0 to"]),
         ({"dead_letters": "letters"}, ["dead_letters='letters'", "file:DIRECTORY"]),
         ({"dead_letters": ""}, ["dead_letters=''", "discard"]),
