@@ -32,6 +32,8 @@ FIRST_WINDOW = 16.0
 _LEAST, _MOST = 2.0, 128.0
 _AT_LEAST_EVERY = 0.25
 """Seconds after which one more write goes, whatever is in flight: a table that answers late need not be a busy one."""
+_REMEMBERED = 10
+"""Times `in_time` for which a write without an answer counts, if none follows: heartbeats in doubt follow sooner."""
 _CHECK_EVERY = 1.0
 """Seconds between two checks of a write that waits, whether it is still wanted."""
 
@@ -109,6 +111,7 @@ class WriteGate:
         self._in_flight: dict[object, float] = {}
         # When the last of the answered writes was let go, and the first of those without an answer.
         self._answered, self._unanswered = -inf, inf
+        self._remembered_until = -inf
         self._waiting: list[_Waiting] = []
         self._number = 0
         self.heartbeats_due = 0
@@ -138,13 +141,15 @@ class WriteGate:
     def is_silent(self) -> bool:
         """Return whether writes wait for answers, for longer than one request may, and none let go since has got one.
 
-        Then other workers may have got none for theirs either, and that their leases stand still proves nothing.
+        Then other workers may have got none for theirs either, and that their leases stand still proves nothing. Not
+        for ever. 1) A heartbeat gets no answer; 2) the lease is lost, the only one of this worker, which writes no
+        more; 3) it would take, or as a leader give away, no lease of a dead worker.
         """
         now = self._runtime.monotonic()
         waiting = [
             since for since in tuple(self._in_flight.values()) if now - since > 2 * self.window.in_time
         ]
-        if self._unanswered > self._answered:
+        if self._unanswered > self._answered and now < self._remembered_until:
             waiting.append(self._unanswered)
         return self._answered < min(waiting, default=inf) < inf
 
@@ -201,6 +206,7 @@ class WriteGate:
             self._answered = max(self._answered, sent)
             self.window = self.window.answered(sent, now, was_full=was_full)
         elif now - sent > self.window.in_time:
+            self._remembered_until = now + _REMEMBERED * self.window.in_time
             self._unanswered = sent if self._answered >= self._unanswered else min(self._unanswered, sent)
             self.window = self.window.late(sent, now)
         if self._waiting:

@@ -241,11 +241,25 @@ def test_the_table_is_silent_while_no_write_is_answered_that_went_after_one_with
         assert not gate.is_silent(), "one request may take as long"
         simulation.sleep(1.0)
         assert gate.is_silent(), "it waits"
-        simulation.sleep(10.0)
+        simulation.sleep(5.0)
         assert gate.is_silent(), "it got no answer"
         write(0.0, TemporaryError("not sent"))
         assert gate.is_silent()
         write(0.1)
+        assert not gate.is_silent()
+
+
+def test_a_worker_that_writes_no_more_does_not_take_the_table_for_silent_for_ever():
+    """Seed 115603937242: a leader had lost its only lease, and gave away none of a dead worker."""
+    with Simulation(seed=0) as simulation:
+        runtime = simulation.runtime("w1")
+        gate = WriteGate(runtime, 0.6)
+        with suppress(TemporaryError), gate.passed(Rank.HEARTBEAT):
+            runtime.event().wait(1.2)
+            raise TemporaryError("no answer")
+        simulation.sleep(5.9)
+        assert gate.is_silent()
+        simulation.sleep(0.2)
         assert not gate.is_silent()
 
 
