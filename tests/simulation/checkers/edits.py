@@ -145,7 +145,7 @@ class EditedCheckpoints:
             del self._pending[key]
             self._is_obeyed(key, edit, after)
             return change
-        own = self._by_position(replace(change, before=self.as_known(key, before)))
+        own = self._by_position(replace(change, before=self.with_own_checkpoint(key, before)))
         self._is_overwritten(change, edit, after)
         return own
 

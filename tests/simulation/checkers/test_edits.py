@@ -180,6 +180,15 @@ def _noted(since):
     return {"M": {"latestFrom": {"N": str(since)}}}
 
 
+def test_an_owner_at_latest_that_puts_latest_back(table):
+    """Seed 217214343276: the row of an owner that begins at LATEST was edited once more."""
+    table.edit("LATEST", 1)
+    table.write("LATEST", TAKE, pykcl=_noted(3500))
+    table.edit("SHARD_END", 2)
+    table.write("LATEST")
+    assert (table.broken, table.known) == (None, (3, 0))
+
+
 def test_latest_is_the_time_that_its_next_owner_notes(table):
     table.edit("LATEST", 1)
     table.take("LATEST", pykcl=_noted(3500))
