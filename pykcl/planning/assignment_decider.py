@@ -566,6 +566,9 @@ class _ByUtilization:
     def _overloaded(self, metric: str, *, with_cost: bool) -> list[_Worker]:
         """Return the workers to take from: those above the threshold, or the most loaded one where another one is below
         it; none while all are near the average and below their limits.
+
+        with_cost: nor where the most loaded one has so few leases that its load with their cost is not above the
+        average. A lease of it would move for a record more in the last minute, and on with the next one.
         """
         workers = [worker for worker in self._fleet.workers if metric in worker.values]
         above, most_loaded, is_needed = [], workers[0], False
@@ -577,6 +580,12 @@ class _ByUtilization:
                 above.append(worker)
             if most_loaded.values[metric] < worker.values[metric]:
                 most_loaded = worker
+        if (
+            not above
+            and with_cost
+            and self._fleet.part_with_cost(most_loaded.name) <= self._average_with_cost
+        ):
+            return []
         return (above or [most_loaded]) if is_needed else []
 
     def _loads(self, worker: _Worker, metric: str, *, with_cost: bool) -> list[Load]:

@@ -356,6 +356,17 @@ def test_where_hardly_anything_flows_a_new_worker_gets_leases_all_the_same():
     assert sorted(one.owner for one in leases) == ["a"] * 5 + ["b"] * 5
 
 
+def test_where_hardly_anything_flows_the_worker_with_few_leases_gives_none_for_the_record_it_got_last():
+    """It has the largest throughput of all, and two of seven leases; the least loaded worker has one."""
+    leases = [
+        *(lease(number, "a", "0.00001") for number in range(4)),
+        lease(4, "b", "0.0002"),
+        lease(5, "b", "0.00001"),
+        lease(6, "c", "0.00001"),
+    ]
+    assert moved(leases, idle("a", "b", "c")) == (False, True)
+
+
 @pytest.mark.parametrize("seed", range(40))
 def test_what_moves_is_taken_from_workers_from_which_java_may_take(seed):
     table = next(iter(reversed(tables(seed + 1, seed=11))))
