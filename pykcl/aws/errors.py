@@ -38,6 +38,8 @@ THROTTLING = frozenset(
 DENIED = frozenset(
     {"AccessDeniedException", "AccessDenied", "UnauthorizedOperation", "KMSAccessDeniedException"}
 )
+# Of Kinesis; the second where a text has not the form of what it should be, such as a shard id that somebody made up.
+BAD_ARGUMENT = frozenset({"InvalidArgumentException", "ValidationException"})
 BAD_CREDENTIALS = frozenset(
     {
         "UnrecognizedClientException",

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any
 
 from botocore.exceptions import ClientError
 
-from pykcl.aws.errors import MALFORMED, aws_errors, error_code, sort_failure, unreadable
+from pykcl.aws.errors import BAD_ARGUMENT, MALFORMED, aws_errors, error_code, sort_failure, unreadable
 from pykcl.aws.kinesis_decode import NO_END, UnprovenEnd, description_of, refused, shards_of
 from pykcl.aws.renewed_credentials import trouble_of
 from pykcl.aws.server_clock import ServerClock, date_of
@@ -311,7 +311,7 @@ class KinesisStream:
         except ClientError as error:
             failure = refusal_of(error, doing)
             code = error_code(error)
-            is_about_arn = code in _BAD_ARGUMENT and "StreamARN" in request and not self._is_arn_taken
+            is_about_arn = code in BAD_ARGUMENT and "StreamARN" in request and not self._is_arn_taken
         except aws_errors() as error:
             failure = sort_failure(error, doing=doing)
         except MALFORMED as error:
@@ -460,7 +460,7 @@ def refusal_of(error: ClientError, doing: str) -> PyKclError:
         return IteratorExpired(f"{doing} came with an iterator older than five minutes. Open a new one.")
     if code == "ExpiredNextTokenException":
         return TemporaryError(f"{doing} took too long between two pages ({code}). List again.")
-    if code in _BAD_ARGUMENT and error.operation_name in _OF_ONE_SHARD:
+    if code in BAD_ARGUMENT and error.operation_name in _OF_ONE_SHARD:
         # Not the set-up of the whole worker: what was refused came out of one lease row or one answer.
         return BadArgumentError(f"{doing} was refused as invalid ({code})")
     if code in _KEY_TROUBLE:
@@ -481,8 +481,6 @@ def refusal_of(error: ClientError, doing: str) -> PyKclError:
     return failure
 
 
-# The second where a text has not even the form of what it should be, such as a shard id that somebody made up.
-_BAD_ARGUMENT = frozenset({"InvalidArgumentException", "ValidationException"})
 _OF_ONE_SHARD = ("GetShardIterator", "GetRecords", "SubscribeToShard")
 _KEY_TROUBLE = {
     "KMSDisabledException": "is disabled: enable it",

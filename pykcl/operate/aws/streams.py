@@ -7,14 +7,14 @@ time or later; PutRecords returns one entry per record, in order, and those with
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from pykcl.aws.errors import OPERATOR, answer_of
+from pykcl.aws.errors import BAD_ARGUMENT, OPERATOR, answer_of
 from pykcl.aws.kinesis_decode import shards_of
-from pykcl.errors import AnswerRefused
+from pykcl.errors import AnswerRefused, PyKclError
 from pykcl.model.checkpoint import ReadFrom
 from pykcl.model.shard import Shard
 
@@ -80,10 +80,19 @@ class StreamAdmin:
     """client: a boto3 Kinesis client of one attempt per call.
 
     Every method may raise Throttled, TemporaryError and SetupError; no text carries payloads or partition keys.
+    A stream that was described by its name is asked for by name where an endpoint, such as kinesalite, refuses ARNs.
     """
 
     def __init__(self, client: Any) -> None:
         self._kinesis = client
+        self._names: dict[str, str] = {}
+        self._refuses_arns = False
+
+    def address(self, stream: str) -> dict[str, Any]:
+        """Return the fields of a request that name a stream, given by its name or ARN."""
+        if self._refuses_arns:
+            stream = self._names.get(stream, stream)
+        return {"StreamARN": stream} if stream.startswith("arn:") else {"StreamName": stream}
 
     def streams(self) -> list[StreamSummary]:
         """Return every stream of the account and region, by name."""
@@ -106,13 +115,12 @@ class StreamAdmin:
 
     def summary(self, stream: str) -> StreamSummary:
         """Describe the stream of this name or ARN. Raises SetupError without one."""
-        answer = answer_of(
-            f"Describing stream {stream!r}",
-            self._kinesis.describe_stream_summary,
-            _stream(stream),
-            who=OPERATOR,
-        )
-        return _summary(answer.get("StreamDescriptionSummary"))
+        doing = f"Describing stream {stream!r}"
+        answer = self._ask(doing, self._kinesis.describe_stream_summary, self.address(stream))
+        found = _summary(answer.get("StreamDescriptionSummary"))
+        if found.arn and found.arn != stream:
+            self._names[found.arn] = found.name
+        return found
 
     def consumers(self, arn: str) -> list[Consumer]:
         """Return the consumers registered for enhanced fan-out, by name."""
@@ -145,7 +153,7 @@ class StreamAdmin:
 
     def shards(self, stream: str, since: ReadFrom | None = None) -> list[Shard]:
         """Return the listed shards by id; since: only those with records from there on (LATEST: the open ones)."""
-        request: dict[str, Any] = _stream(stream)
+        request = self.address(stream)
         if since is not None and since.kind == "LATEST":
             request["ShardFilter"] = {"Type": "AT_LATEST"}
         elif since is not None and since.kind == "AT_TIMESTAMP":
@@ -154,7 +162,7 @@ class StreamAdmin:
         doing = f"Listing the shards of stream {stream!r}"
         found: dict[str, Shard] = {}
         while True:
-            answer = answer_of(doing, self._kinesis.list_shards, request, who=OPERATOR)
+            answer = self._ask(doing, self._kinesis.list_shards, request)
             before = len(found)
             found |= shards_of(answer)
             token = answer.get("NextToken")
@@ -166,10 +174,8 @@ class StreamAdmin:
 
     def put(self, stream: str, records: Sequence[NewRecord]) -> list[PutAnswer]:
         """Put records; return one answer per record, in order. Raises AnswerRefused for an answer of another length."""
-        request = {**_stream(stream), "Records": [_entry(record) for record in records]}
-        answer = answer_of(
-            f"Putting records into stream {stream!r}", self._kinesis.put_records, request, who=OPERATOR
-        )
+        request = {**self.address(stream), "Records": [_entry(record) for record in records]}
+        answer = self._ask(f"Putting records into stream {stream!r}", self._kinesis.put_records, request)
         answers = [_put_answer(entry) for entry in _list(answer, "Records")]
         if len(answers) != len(records):
             raise AnswerRefused(
@@ -177,9 +183,25 @@ class StreamAdmin:
             )
         return answers
 
+    def _ask(
+        self, doing: str, method: Callable[..., Mapping[str, Any]], request: Mapping[str, Any]
+    ) -> Mapping[str, Any]:
+        name = self._names.get(request.get("StreamARN", ""))
 
-def _stream(stream: str) -> dict[str, Any]:
-    return {"StreamARN": stream} if stream.startswith("arn:") else {"StreamName": stream}
+        def refusal(code: str | None, failure: PyKclError) -> PyKclError:
+            return _ArnRefused() if name is not None and code in BAD_ARGUMENT else failure
+
+        try:
+            return answer_of(doing, method, request, who=OPERATOR, refusal=refusal)
+        except _ArnRefused:
+            others = {key: value for key, value in request.items() if key != "StreamARN"}
+        answer = answer_of(doing, method, {"StreamName": name, **others}, who=OPERATOR)
+        self._refuses_arns = True
+        return answer
+
+
+class _ArnRefused(PyKclError):
+    """The request was refused, perhaps for the ARN in it."""
 
 
 def _entry(record: NewRecord) -> dict[str, Any]:

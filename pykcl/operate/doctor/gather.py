@@ -303,18 +303,16 @@ class _Gatherer:
         except PyKclError:
             return StreamFacts(name=name)
         found = StreamFacts(**asdict(summary))
-        # By its ARN, as a worker: the requests may then go to other hosts.
-        if found.arn:
-            named = {"StreamARN": found.arn}
-        return found if summary.status in ("CREATING", "DELETING") else self._shards(found, named)
+        return found if summary.status in ("CREATING", "DELETING") else self._shards(found, admin)
 
-    def _shards(self, found: StreamFacts, named: Mapping[str, str]) -> StreamFacts:
+    def _shards(self, found: StreamFacts, admin: StreamAdmin) -> StreamFacts:
+        # By its ARN, as a worker: the requests may then go to other hosts.
+        stream, shards = found.arn or found.name, None
+        with suppress(PyKclError):
+            shards = admin.shards(stream)
+        named = admin.address(stream)
         page = self._prober.ask("kinesis:ListShards", lambda: self._kinesis.list_shards(**named))
-        if page is None:
-            return found
-        try:
-            shards = StreamAdmin(self._kinesis).shards(found.arn or found.name)
-        except PyKclError:
+        if page is None or shards is None:
             return found
         is_open = [shard.shard_id for shard in shards if shard.is_open]
         if is_open:

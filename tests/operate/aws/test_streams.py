@@ -161,3 +161,28 @@ def test_failures_are_sorted_and_quote_nothing(error, kind):
 
 def test_no_repr_shows_what_is_put():
     assert "hunter2" not in repr(NewRecord(b"hunter2", "hunter2"))
+
+
+def test_a_stream_that_is_named_is_asked_for_by_name_where_its_arn_is_refused():
+    """kinesalite gives an ARN, and takes none."""
+    described = {"StreamDescriptionSummary": {"StreamName": "orders", "StreamARN": ARN}}
+    no_name = refused("InvalidArgumentException", "Either NextToken or StreamName should be provided.")
+    put = {"Records": [{"ShardId": "a", "SequenceNumber": "1"}]}
+    client = Client(described, no_name, {"Shards": [{"ShardId": "a"}]}, put)
+    admin = StreamAdmin(client)
+    arn = admin.summary("orders").arn
+    assert [one.shard_id for one in admin.shards(arn)] == ["a"]
+    assert admin.put(arn, [NewRecord(b"a", "k")]) == [PutAnswer("a")]
+    assert [request.get("StreamARN", request.get("StreamName")) for _, request in client.requests] == [
+        "orders",
+        ARN,
+        "orders",
+        "orders",
+    ]
+
+
+def test_an_arn_that_somebody_gave_is_never_replaced_by_a_name():
+    described = {"StreamDescriptionSummary": {"StreamName": "orders", "StreamARN": ARN}}
+    admin = StreamAdmin(Client(described, refused("ValidationException")))
+    with pytest.raises(SetupError, match="invalid"):
+        admin.shards(admin.summary(ARN).arn)
