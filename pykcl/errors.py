@@ -199,6 +199,10 @@ class TemporaryError(PyKclError):
     give. The same call may work later."""
 
 
+class TableNotActive(TemporaryError):
+    """The lease table is being made, which takes AWS seconds. The same call works once it is ACTIVE."""
+
+
 class LeaseInDoubt(TemporaryError):
     """No heartbeat of a lease was answered in time, and none was refused: nothing is done for it until one is."""
 

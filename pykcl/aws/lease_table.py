@@ -44,6 +44,7 @@ from pykcl.errors import (
     PyKclError,
     SetupError,
     TableGone,
+    TableNotActive,
     TemporaryError,
     WrongTable,
 )
@@ -141,7 +142,7 @@ class DynamoDBLeaseTable:
             self._has_owner_index = OWNER_INDEX in description.indexes
             return self._created
         status = "missing" if description is None else description.status
-        raise TemporaryError(f"Lease table {self._name!r} is {status}; waiting until it is ACTIVE.")
+        raise TableNotActive(f"Lease table {self._name!r} is {status}; waiting until it is ACTIVE.")
 
     def scan(self, *, consistent: bool = False) -> TableScan:
         """See `ports.LeaseTable`; page by page. Raises rather than returning a part.

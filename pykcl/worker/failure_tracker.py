@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from pykcl.config import Config
-from pykcl.errors import PyKclError
+from pykcl.errors import PyKclError, TableNotActive
 from pykcl.event_dispatch import line_of
 from pykcl.events import Event, FailureLasted, FailurePassed, FailureResolved, FailureStarted
 from pykcl.interfaces import Events
@@ -169,7 +169,9 @@ class FailureTracker:
         self._failing[what, shard] = failure
         kind = self._kinds.get((what, failure.code))
         if kind is None:
-            state = FailureKind(at_once=what in _AT_ONCE)
+            # To wait for a table that is being made belongs to the first start.
+            at_once = what in _AT_ONCE and not isinstance(error, TableNotActive)
+            state = FailureKind(at_once=at_once)
             kind = self._kinds[what, failure.code] = _Kind(state, failure, shard is not None, now)
         kind.state.began(shard, now)
         kind.last, kind.checked_at = failure, now - _CHECK_SECONDS

@@ -9,6 +9,7 @@ from pykcl.errors import StreamMissing, TableGone, WrongStream, WrongTable
 from pykcl.events import (
     AggregateOutsideShard,
     AggregateRefused,
+    FailureLasted,
     FailureResolved,
     FailureStarted,
     InvalidLeaseRow,
@@ -51,6 +52,9 @@ def test_a_worker_waits_for_its_table_to_become_active(new_fleet):
     put = fleet.put(5)
     fleet.start("w1")
     fleet.wait_delivered(put)
+    assert len(fleet.happened(FailureStarted)) == 1
+    # Each application waits once for its table: no trouble.
+    assert not fleet.happened(FailureLasted)
 
 
 def test_a_table_that_is_not_a_lease_table_is_refused_with_its_key_named(new_fleet):
