@@ -25,6 +25,7 @@ from pykcl.metrics import catalog
 from pykcl.model.checkpoint import Checkpoint, ReadFrom
 from pykcl.model.shard import HashRange, Shard
 from pykcl.planning.push_schedule import (
+    SILENCE,
     PushSchedule,
     after_break,
     after_call,
@@ -109,6 +110,11 @@ class PushReader:
         return None if held is None else self._page(held)
 
     def _page(self, fetched: Fetched) -> Page:
+        meter = self._context.meter
+        if meter.is_on and fetched.records:
+            # Not by the clock of Kinesis as its answers show it, which is cut to the second.
+            delay = self._context.runtime.utcnow_millis() - fetched.records[-1].arrived_at_millis
+            meter.summary(self._shard_id, ((catalog.EVENT_DELAY, max(0.0, float(delay))),))
         return Page(fetched, self._now, self._place.batches(fetched))
 
     # -- subscribing ---------------------------------------------------------------------------------------------
@@ -137,7 +143,8 @@ class PushReader:
             self._gone_at = called_at if isinstance(error, ConsumerGone) else None
             self._schedule = after_call(self._schedule, self._now, context.runtime.random())
             raise
-        self._schedule = after_subscribing(self._schedule, self._now, context.runtime.random())
+        self._held.subscribed_at = now = self._now
+        self._schedule = after_subscribing(self._schedule, now, context.runtime.random())
         self._is_confirmed = True
         return True
 
@@ -162,7 +169,7 @@ class PushReader:
     def _end(self) -> None:
         """End the subscription: what it has pushed and was not delivered comes again."""
         subscription, self._subscription = self._subscription, None
-        self._is_ready = False
+        self._is_ready, self._held.subscribed_at = False, None
         if subscription is not None:
             subscription.close()
 
@@ -185,11 +192,23 @@ class PushReader:
             self._context.memory.release(self._reserved - size)
             self._reserved = size
         if fetched is not None:
-            self._schedule = after_event(self._schedule, self._now)
-        elif is_idle:
-            # It is to be renewed, or is silent.
-            self._end()
+            self._schedule, self._held.silent_since = after_event(self._schedule, self._now), None
+        elif is_idle and self._subscription is not None:
+            self._end_idle()
         return fetched
+
+    def _end_idle(self) -> None:
+        """End a subscription that is to be renewed, or is silent. Raises TemporaryError for the latter."""
+        self._end()
+        if self._now < self._schedule.silent_from:
+            return
+        if self._held.silent_since is None:
+            self._held.silent_since = self._schedule.heard_at
+        self._context.meter.measure(self._shard_id, (catalog.SUBSCRIPTION_SILENT, 1.0))
+        raise TemporaryError(
+            f"The subscription to {self._shard_id} said nothing for {SILENCE:g} s, and Kinesis reports progress also "
+            "where nothing is written. Subscribing again."
+        )
 
     def _poll(self) -> Fetched | None:
         if self._subscription is None:

@@ -194,6 +194,37 @@ def test_a_silent_subscription_is_given_up_within_35_seconds_though_heartbeats_g
     assert not fleet.happened(LeaseLost)
 
 
+def test_the_status_says_since_when_a_shard_is_subscribed_to_and_since_when_that_says_nothing(new_fleet):
+    fleet = new_fleet(shards=1)
+    says_nothing = []
+
+    class Quiet(Silent):
+        def poll(self):
+            return None if says_nothing else self.inner.poll()
+
+        def __init__(self, inner):
+            self.inner = inner
+
+    worker, _ = started(fleet, alter=Quiet)
+    fleet.wait_delivered(fleet.put(1))
+    fleet.simulation.sleep(100)
+    (lease,) = worker.status().leases
+    assert 99 <= lease.subscribed_for <= 102
+    assert lease.silent_for is None
+    says_nothing.append(True)
+    fleet.simulation.sleep(75)
+    (lease,) = worker.status().leases
+    assert lease.subscribed_for < 20, "it is the third one"
+    assert 70 <= lease.silent_for <= 80
+    (failure,) = worker.status().troubles
+    assert failure.cause.startswith(f"The subscription to {SHARD} said nothing for 30 s")
+    says_nothing.clear()
+    fleet.wait_delivered(fleet.put(1), 60)
+    (lease,) = worker.status().leases
+    assert lease.silent_for is None
+    assert not worker.status().troubles
+
+
 def test_a_checkpoint_inside_an_aggregate_is_resumed_at_the_next_of_its_records(new_fleet):
     fleet = new_fleet(shards=1)
     users = [UserRecord("key", None, f"u{number}".encode()) for number in range(10)]
