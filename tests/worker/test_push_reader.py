@@ -218,11 +218,17 @@ def test_the_status_says_since_when_a_shard_is_subscribed_to_and_since_when_that
     assert 70 <= lease.silent_for <= 80
     (failure,) = worker.status().troubles
     assert failure.cause.startswith(f"The subscription to {SHARD} said nothing for 30 s")
+    (row,) = fleet.rows().values()
+    assert row.consumer == TABLE
+    assert row.standstill.cause == "subscriptions say nothing"
     says_nothing.clear()
     fleet.wait_delivered(fleet.put(1), 60)
     (lease,) = worker.status().leases
     assert lease.silent_for is None
     assert not worker.status().troubles
+    fleet.simulation.sleep(20)
+    (row,) = fleet.rows().values()
+    assert row.standstill is None
 
 
 def test_a_checkpoint_inside_an_aggregate_is_resumed_at_the_next_of_its_records(new_fleet):
