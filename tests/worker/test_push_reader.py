@@ -8,7 +8,7 @@ import pytest
 
 from pykcl import ConfigError
 from pykcl.errors import TemporaryError
-from pykcl.events import DataLost, LeaseLost, LeaseReleased, SubscriptionContested
+from pykcl.events import DataLost, FailureStarted, LeaseLost, LeaseReleased, SubscriptionContested
 from pykcl.local.errors import AwsError
 from pykcl.model.checkpoint import ReadFrom
 from pykcl.model.kpl import UserRecord, aggregate
@@ -229,6 +229,37 @@ def test_the_status_says_since_when_a_shard_is_subscribed_to_and_since_when_that
     fleet.simulation.sleep(20)
     (row,) = fleet.rows().values()
     assert row.standstill is None
+
+
+def test_two_mib_a_second_while_a_processor_works_for_a_minute_lose_nothing_and_stay_within_the_limit(
+    new_fleet,
+):
+    fleet = new_fleet(shards=1)
+    lowest = []
+
+    def works(batch):
+        memory = worker._manager._context.memory
+        lowest.append(memory._free)
+        if len(lowest) == 2:
+            fleet.simulation.sleep(60)
+
+    worker, subscriptions = started(
+        fleet,
+        max_buffered_bytes=28 * 1024 * 1024,
+        processor=lambda: RecordingProcessor("w1", fleet.ledger, works),
+    )
+    put = []
+    for second in range(70):
+        for part in range(4):
+            data = f"{second}/{part}/".encode() + bytes(512 * 1024)
+            fleet.kinesis.put_record(STREAM, data, "key")
+            put.append(data)
+        fleet.simulation.sleep(1)
+    fleet.wait_delivered(put)
+    assert in_order(fleet, put)
+    assert min(lowest) >= 26 * 1024 * 1024, "one event at a time"
+    assert len(subscriptions.seen) == 1
+    assert not fleet.happened(FailureStarted)
 
 
 def test_a_checkpoint_inside_an_aggregate_is_resumed_at_the_next_of_its_records(new_fleet):
