@@ -5,9 +5,11 @@ import threading
 import pytest
 
 from pykcl.aws.push import h2_link, stream
+from pykcl.aws.push.h2_links import of_process
 from pykcl.aws.push.stream import FanOutStream
 from pykcl.aws.push.subscription import MAX_FULL, PushedEvents
 from pykcl.local import consumers
+from pykcl.runtime import SystemRuntime
 from pykcl.testing import assert_at_least_once, assert_in_order
 from pykcl.worker.prefetch import MemoryBudget
 
@@ -98,3 +100,28 @@ def test_a_processor_that_works_for_long_holds_no_more_than_the_limit_and_reads_
     assert len(subscribed) == 2
     assert min(free) >= 0
     assert free[-1] == limit
+
+
+def threads_of_pykcl():
+    return [one.name for one in threading.enumerate() if one.name.startswith("pykcl")]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_hundred_shards_take_two_connections_and_two_threads_more_than_polling(kinesis, worker):
+    kinesis.create_stream("orders", 100)
+    counts = []
+    for retrieval in ("polling", "fanout"):
+        running = worker(nothing, "orders", retrieval=retrieval)
+        kinesis.put("orders", *range(2000))
+        running.wait_delivered()
+        deadline, pause = SystemRuntime().monotonic() + LONG, threading.Event()
+        while not all(lease.has_answered for lease in running.worker.status().leases):
+            assert SystemRuntime().monotonic() < deadline
+            pause.wait(0.1)
+        counts.append(len(threads_of_pykcl()))
+        links = [link for found in of_process(SystemRuntime())._links.values() for link in found]
+        running.stop()
+    assert counts[1] <= counts[0] + 2
+    assert len(links) == 2
+    assert all(link.load == 50 for link in links)
