@@ -92,10 +92,12 @@ class UnreadBytes:
 
     def update(self) -> None:
         """Count what is held now."""
-        if self._source is None:
+        source = self._source
+        if source is None:
             return
         with self._lock:
-            self._count(self._source.held_bytes if self._source is not None else 0)
+            if self._source is source:
+                self._count(source.held_bytes)
 
     def close(self) -> None:
         """Give them back: whatever comes later is thrown away."""

@@ -120,8 +120,8 @@ def test_a_hundred_shards_take_two_connections_and_two_threads_more_than_polling
             assert SystemRuntime().monotonic() < deadline
             pause.wait(0.1)
         counts.append(len(threads_of_pykcl()))
-        links = [link for found in of_process(SystemRuntime())._links.values() for link in found]
+        loads = [link.load for found in of_process(SystemRuntime())._links.values() for link in found]
         running.stop()
     assert counts[1] <= counts[0] + 2
-    assert len(links) == 2
-    assert all(link.load == 50 for link in links)
+    assert len(loads) == 2
+    assert sum(loads) == 100
