@@ -23,7 +23,7 @@ _SHORTEST, _LONGEST = 6.0, 30.0
 
 @dataclass(frozen=True, slots=True)
 class Watched:
-    """Where applications show that they live. dynamodb: a client. table: of this one; None: nothing is watched."""
+    """The means to see applications live. dynamodb: a client. table: of this one; None: nothing is watched."""
 
     dynamodb: Any
     runtime: Runtime
