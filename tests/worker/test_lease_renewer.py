@@ -17,7 +17,6 @@ class Lease:
     """Stands for a HeldLease. takes: seconds until a heartbeat is answered."""
 
     is_over = was_released = fails = is_in_doubt = False
-    subscribed_at = None
     error = TemporaryError
 
     def __init__(self, key, runtime, due, takes=0.0):

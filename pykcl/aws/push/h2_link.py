@@ -242,7 +242,8 @@ class Link:
                 exchange.answered.set()
         elif isinstance(event, h2.events.DataReceived):
             self._take_data(exchange, event)
-            if self._is_full(exchange):
+            # It may have been ended for what came.
+            if exchange.stream_id in self._exchanges and self._is_full(exchange):
                 self._full.setdefault(exchange.stream_id, self._heard_at)
         elif isinstance(event, h2.events.StreamEnded):
             self._forget(exchange)

@@ -170,6 +170,20 @@ def test_a_subscription_that_is_full_and_that_nobody_reads_for_20_seconds_ends_a
     assert link.due_at == 1.0 + MAX_SILENCE
 
 
+def test_a_subscription_that_is_full_and_then_garbage_leaves_the_connection_alone(link, server, ask):
+    exchange, other = ask(), ask()
+    message = pushed("x" * 120_000)
+    last = pushed("x" * (120_000 + MAX_UNREAD - 2000 - 4 * len(message)))
+    server.answer(exchange, message * 3 + last + b"x" * 1500)
+    link.receive(1.0)
+    assert exchange.events.held_bytes > MAX_UNREAD - 4096
+    link.check(1.0 + MAX_FULL)
+    server.answer(other, pushed())
+    link.receive(30.0)
+    assert not link.is_closed
+    assert other.events.poll() is not None
+
+
 def test_an_event_that_is_longer_than_the_window_comes_whole(link, server, ask):
     exchange = ask()
     server.answer(exchange)
