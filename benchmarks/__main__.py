@@ -3,8 +3,8 @@
     python -m benchmarks [--quick] [NAME ...]
 
 Without names: all that fit into twenty minutes on a quiet machine, what matters most first. By name only: `kclpy_doors`,
-which takes a quarter of an hour by itself, `iteration`, `shards`, and `real_hand_over`. --quick: tiny rounds, to see that everything runs; the
-figures mean nothing, and `check` is left out unless it is named.
+which takes a quarter of an hour by itself, `iteration`, `retrieval`, `shards`, and `real_hand_over`. --quick: tiny
+rounds, to see that everything runs; the figures mean nothing, and `check` is left out unless it is named.
 """
 
 from __future__ import annotations
@@ -30,13 +30,14 @@ QUICK = {
     "iteration": "--rounds 1 --window 1",
     "lanes": "--records 500 --rounds 1",
     "shards": "--shards 20 --patience 60",
+    "retrieval": "--shards 4 --idle 2 --records 3 --count 200",
     "kclpy_doors": "--records 4000 --rounds 1 --window 8 --idle 5",
 }
 USUAL = (
     "peers", "check", "cost", "failover", "pictures", "idle_leases", "read_path", "lease_scan", "deaggregation",
     "metrics_cost", "two_processes", "memory", "paced_calls", "lanes",
 )  # fmt: skip
-LEAVE_RESULTS = ("peers", "cost", "failover", "memory", "paced_calls", "iteration", "shards")
+LEAVE_RESULTS = ("peers", "cost", "failover", "memory", "paced_calls", "iteration", "retrieval", "shards")
 SAID = {0: "goals met", 1: "GOAL MISSED", NOT_RUN: "NOT RUN: what it needs is missing here"}
 
 

@@ -223,6 +223,15 @@ class Subscription(Protocol):
 
 
 @runtime_checkable
+class HoldsBytes(Protocol):
+    """A subscription that holds what nobody has taken yet. Optional."""
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes that have come and were not polled. `on_ready` is called once they have grown, or were dropped."""
+
+
+@runtime_checkable
 class PushStream(Stream, Protocol):
     """A stream that pushes records to a consumer of enhanced fan-out."""
 

@@ -96,7 +96,8 @@ class LeaseStatus:
     as last written; None: not taken yet. lease_valid_for: seconds that are left without another heartbeat; 0 or below:
     none. in_doubt: so it is, and no heartbeat was refused: the shard rests until one is answered.
     millis_behind_latest: as the last page reported, `lag_age` seconds ago; None: none was read. call: of the processor,
-    if one runs.
+    if one runs. subscribed_for: since the shard was subscribed to by enhanced fan-out; None: it is not. silent_for:
+    since the last event, if subscriptions have said nothing since then.
     """
 
     shard: str
@@ -112,6 +113,8 @@ class LeaseStatus:
     lag_age: float | None
     call: CallStatus | None
     last_error: ErrorStatus | None
+    subscribed_for: float | None = None
+    silent_for: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -61,7 +61,13 @@ def list_consumers(target: Target, output: Format) -> None:
             }
             for one in found.consumers
         ]
-        show(rows, CONSUMERS, output, facts={"stream": found.summary.name}, hints=(found.bill(len(rows)),))
+        show(
+            rows,
+            CONSUMERS,
+            output,
+            facts={"stream": found.summary.name},
+            hints=(found.summary.bill(len(rows)),),
+        )
 
 
 @fanout.command()
@@ -90,7 +96,7 @@ def register(target: Target, consumer: str | None) -> None:
         calls, register=True, check_stream=lambda: None, pause=lambda: runtime.event().wait(1.0)
     )
     say(f"ACTIVE  {printable(arn)}")
-    say(found.bill(1), err=True)
+    say(found.summary.bill(1), err=True)
 
 
 @fanout.command()
@@ -117,7 +123,7 @@ def deregister(target: Target, consumer: str | None, execute: bool) -> None:
     say("DEREGISTERS NOW" if execute else "PLAN (nothing changed)")
     say(f"  consumer  {printable(known.name)} ({printable(known.status)})")
     say(f"  ARN       {printable(known.arn)}")
-    say(f"  bill      {found.bill(1)}")
+    say(f"  bill      {found.summary.bill(1)}")
     say(f"  only if   no lease of {printable(table)} changes within two failover times")
     if not execute:
         say("Run it again with --execute to deregister it.")
@@ -164,16 +170,6 @@ class _Stream:
         admin = admin_for(target.clients, target.stream)
         summary = summary_of(admin, target.stream)
         return cls(admin, summary, admin.consumers(str(summary.arn)))
-
-    def bill(self, consumers: int) -> str:
-        """Return the words for what so many consumers are billed for."""
-        shards = self.summary.open_shards
-        if shards is None:
-            return "AWS bills each consumer for every open shard and hour, and for what it reads."
-        return (
-            f"AWS bills {consumers} x {shards} = {consumers * shards} consumer-shard-hours an hour, and what is read "
-            "by them."
-        )
 
 
 def _name(target: Target, consumer: str | None) -> str:

@@ -14,6 +14,7 @@ from pykcl.cli.options import Verb
 from pykcl.cli.target import Target, fleet_options
 from pykcl.errors import ConfigError
 from pykcl.model.dead_letter import Address
+from pykcl.model.shard import consumer_name
 
 _ARN = re.compile(
     r"arn:(?P<partition>[a-z0-9-]+):kinesis:(?P<region>[a-z0-9-]+):(?P<account>[0-9]{12}):stream/"
@@ -68,7 +69,8 @@ _ARN = re.compile(
     "--fan-out",
     "consumer",
     metavar="CONSUMER",
-    help="Allow enhanced fan-out by this consumer, or with --for operator to register and deregister it.",
+    help="Allow enhanced fan-out by this consumer (default: as in the file), or with --for operator to register and "
+    "deregister it.",
 )
 @click.option("--put", is_flag=True, help="With --for operator: also allow putting records.")
 @click.option("--simulate", is_flag=True, help="With --for operator: also allow `doctor --simulate-iam`.")
@@ -100,9 +102,9 @@ def iam(
 ) -> None:
     """Print the minimal IAM policy of a worker or an operator.
 
-    Needs --application and --stream. Nothing is sent to AWS. Metrics, table creation and the state table are as in the
-    file of -c or -p. If account or region are unknown, the policy contains the placeholders ACCOUNT
-    and REGION.
+    Needs --application and --stream. Nothing is sent to AWS. Metrics, table creation, the state table and enhanced
+    fan-out are as in the file of -c or -p. If account or region are unknown, the policy contains the placeholders
+    ACCOUNT and REGION.
     """
     from pykcl.operate.aws.iam import operator_policy, terraform_of, worker_policy
 
@@ -126,6 +128,8 @@ def iam(
         policy = operator_policy(**common, **granted)
     else:
         sends = "cloudwatch" in config.metrics_sinks if metrics is None else metrics
+        if consumer is None and config.retrieval != "polling":
+            common["consumer"] = consumer_name(config.consumer, config.application)
         policy = worker_policy(
             **common,
             create_table=config.create_table if create_table is None else create_table,

@@ -134,11 +134,12 @@ LEASE_COLUMNS = (
     Column("stream", wide=True),
     Column("pending_checkpoint", "PENDING", wide=True, text=short_checkpoint),
     Column("next_owner", "NEXT OWNER", wide=True, weight=8),
+    Column("consumer", wide=True, weight=5),
     Column("throughput_kib", "KIB/S", right=True, wide=True, weight=2, text=_rate),
     Column("what", wide=True),
 )
-_WHERE_GIVEN = ("next_owner", "throughput_kib")
-"""Columns that a table shows only if a row has a value: those of KCL 3.x."""
+_WHERE_GIVEN = ("next_owner", "throughput_kib", "consumer")
+"""Columns that a table shows only if a row has a value: those of KCL 3.x, and of enhanced fan-out."""
 MEMBER_COLUMNS = (
     Column("worker", weight=9, colour=owner_colour),
     Column("kind", weight=6),
@@ -311,6 +312,7 @@ def _lease_row(status: LeaseStatus, kinds: Mapping[str, OwnerKind], found: Obser
         "pending_checkpoint": str(lease.pending.checkpoint) if lease.pending is not None else None,
         "next_owner": lease.owner if lease.checkpoint_owner is not None else None,
         "throughput_kib": _rounded(throughput_of(lease)),
+        "consumer": lease.consumer,
         "what": "lease",
     }
 
@@ -386,6 +388,7 @@ def _facts_of(
         ("owner's version", kind.version if kind is not None else None),
         ("next owner", lease.owner if lease.checkpoint_owner is not None else None),
         ("throughput", f"{rate:.3f} KiB/s" if (rate := throughput_of(lease)) is not None else None),
+        ("consumer", lease.consumer),
         ("counter", lease.counter),
         ("counter moved", watched),
         ("checkpoint", str(lease.checkpoint)),
@@ -484,6 +487,9 @@ def list_leases(
     ENDED     its shard was read to the end
     NO LEASE  a shard of the stream that is still to be read and has no row: it waits for the end of its parents
     FOREIGN   not a lease: a row that KCL 3.x keeps in the table
+
+    CONSUMER is shown where a pykcl worker reads by enhanced fan-out. A hint names shards whose subscriptions say
+    nothing.
 
     Below the leases of a KCL 3.x fleet stand its leader and its workers, each with its last report of metrics.
     """

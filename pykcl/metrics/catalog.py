@@ -165,6 +165,15 @@ SUBSCRIBE_TO_SHARD = _timed(
     "SubscribeToShard calls",
     is_ours=True,
 )
+SUBSCRIPTION_SILENT = _one(
+    _P, "SubscriptionSilent", "Count", "SUMMARY", "ShardId",
+    "Number of subscriptions given up because nothing came for 30 s, not even a report of progress.", is_ours=True,
+)  # fmt: skip
+EVENT_DELAY = _one(
+    _P, "EventDelay", "Milliseconds", "SUMMARY", "ShardId",
+    "Time from the arrival of the newest record of an event in Kinesis until the worker took the event, by the clock "
+    "of its machine.", is_ours=True,
+)  # fmt: skip
 EXPIRED_ITERATOR = _one(
     _P, "ExpiredIterator", "Count", "SUMMARY", "ShardId",
     "Number of shard iterators that Kinesis refused as expired.",
@@ -233,6 +242,11 @@ LEASES_IN_DOUBT = _one(
     _R, "LeasesInDoubt", "Count", "SUMMARY", "WorkerIdentifier",
     "Number of leases in doubt, as no heartbeat was answered in time.", is_state=True,
     is_ours=True,
+)  # fmt: skip
+
+SUBSCRIPTIONS = _one(
+    _R, "Subscriptions", "Count", "SUMMARY", "WorkerIdentifier",
+    "Number of shards that this worker is subscribed to by enhanced fan-out.", is_state=True, is_ours=True,
 )  # fmt: skip
 
 _T = "TakeLeases"

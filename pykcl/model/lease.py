@@ -53,6 +53,7 @@ class PykclMetadata:
     standstill: as written; `Lease.standstill` is the one that counts.
     latest_done: the first sequence number that the row had after that start, as far as pykcl wrote or saw it. From then
     on `latest_from` is history: LATEST set later means the time at which that is read.
+    consumer: name of the consumer by which that worker reads, with enhanced fan-out; for whoever operates the fleet.
     extra: keys of later versions, kept as they are.
     """
 
@@ -66,6 +67,7 @@ class PykclMetadata:
     failover_millis: int | None = None
     standstill: Standstill | None = None
     latest_done: str | None = None
+    consumer: str | None = None
 
     def after(self, position: Checkpoint) -> PykclMetadata:
         """Return what the note says once the row has this position."""
@@ -112,6 +114,13 @@ class Lease:
     def actual_owner(self) -> str | None:
         """The worker that works on it now: during a KCL 3.x hand-off the checkpoint owner, not the next owner."""
         return self.checkpoint_owner or self.owner
+
+    @property
+    def consumer(self) -> str | None:
+        """The consumer by which its owner reads the shard; None if it polls, or is no pykcl worker."""
+        note = self.metadata
+        is_of_owner = note is not None and note.owner is not None and note.owner == self.actual_owner
+        return note.consumer if note is not None and is_of_owner and not self.is_ended else None
 
     @property
     def latest_from(self) -> int | None:
@@ -187,12 +196,13 @@ def metadata_for(
     process_token: str,
     now_millis: int,
     failover_time: float,
+    consumer: str | None = None,
 ) -> PykclMetadata:
     """The private attribute for a row that the worker `owner` creates or takes.
 
     now_millis: Kinesis' clock, epoch milliseconds. A lease at LATEST counts from then on, unless it has a time of a
     start whose first checkpoint is still to come; another time stays, and so do keys of later versions and a
-    standstill that counts. failover_time: of that worker, in seconds.
+    standstill that counts. failover_time: of that worker, in seconds. consumer: as in `PykclMetadata`.
 
     1) An application starts at LATEST, and reads for days; 2) an operator skips its backlog, and writes LATEST into
     the row; 3) by the time of step 1 all that was to be skipped would come again, and more.
@@ -212,6 +222,7 @@ def metadata_for(
         failover_millis=round(failover_time * 1000),
         standstill=lease.standstill,
         latest_done=latest_done,
+        consumer=consumer,
     )
 
 

@@ -93,6 +93,7 @@ _METADATA_NAMES = (
     "session",
     "failoverMillis",
     "latestDone",
+    "consumer",
 )
 _STANDSTILL = "standstill"
 MAX_CAUSE = 200
@@ -188,6 +189,7 @@ def _metadata_map(metadata: PykclMetadata) -> dict[str, AttributeValue]:
         metadata.process_token,
         metadata.failover_millis,
         metadata.latest_done,
+        metadata.consumer,
     )
     written: dict[str, AttributeValue] = {
         name: {"N": str(one)} if isinstance(one, int) else {"S": one}
@@ -440,6 +442,7 @@ def _metadata_without_standstill(content: Mapping[str, AttributeValue]) -> Pykcl
         _short(_text_of(get("session")), MAX_NAME),
         _short(_digits_of(get("failoverMillis")), _MAX_TIME_DIGITS),
         _short(_text_of(get("latestDone")), MAX_NAME),
+        _short(_text_of(get("consumer")), MAX_NAME),
     )
     if len(content) == len(texts) - texts.count(None):
         return _metadata_from(*texts)
@@ -462,6 +465,7 @@ def _metadata_from(
     process_token: str | None,
     failover_millis: str | None,
     latest_done: str | None,
+    consumer: str | None,
 ) -> PykclMetadata:
     """Remembered, because all leases of one worker carry the same metadata."""
     return PykclMetadata(
@@ -473,4 +477,5 @@ def _metadata_from(
         process_token=process_token,
         failover_millis=None if failover_millis is None else int(failover_millis),
         latest_done=latest_done,
+        consumer=consumer,
     )

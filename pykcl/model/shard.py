@@ -42,6 +42,12 @@ def consumer_problem(consumer: str | None, application: str, stream: str) -> str
     )
 
 
+def consumer_name(consumer: str | None, application: str) -> str:
+    """Return the name of a consumer that is given by name or ARN. None: it is called as the application."""
+    arn = CONSUMER_ARN.match(consumer or "")
+    return arn["consumer"] if arn is not None else consumer or application
+
+
 def hash_key_of(text: str) -> int | None:
     """Return the hash key that `text` is in decimal digits; None unless it is one, of 128 bits."""
     if _HASH_KEY.match(text) is None:

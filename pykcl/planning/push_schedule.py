@@ -53,7 +53,12 @@ class PushSchedule:
     @property
     def idle_until(self) -> float:
         """The time until which a subscription without events is left alone."""
-        return min(self.renew_at, self.heard_at + SILENCE)
+        return min(self.renew_at, self.silent_from)
+
+    @property
+    def silent_from(self) -> float:
+        """The time from which on a subscription without events is silent."""
+        return self.heard_at + SILENCE
 
     @property
     def is_contested(self) -> bool:

@@ -132,6 +132,8 @@ def _row(status: LeaseStatus, lag: Measured | None, at: int) -> dict[str, Any]:
     }
     if lease.checkpoint_owner is not None and lease.owner is not None:
         row |= {"next": lease.owner, "nextName": shown(lease.owner)}
+    if lease.consumer is not None:
+        row["consumer"] = shown(lease.consumer)
     kib = throughput_of(lease)
     if kib is not None:
         row["kib"] = round(kib, 3)

@@ -11,6 +11,7 @@ from pykcl.interfaces import DeadLetterDestination, Events, LeaseTable, Stream
 from pykcl.metrics.host_cpu import HostCpu
 from pykcl.metrics.meter import Meter
 from pykcl.model.lease import Lease, PykclMetadata, metadata_for
+from pykcl.model.shard import consumer_name
 from pykcl.processor import ProcessorFactory
 from pykcl.runtime import Event, Runtime
 from pykcl.worker.failure_tracker import FailureTracker
@@ -81,4 +82,5 @@ class Context:
             process_token=self.process_token,
             now_millis=self.stream.server_time_millis(),
             failover_time=self.config.failover_time,
+            consumer=consumer_name(self.config.consumer, self.config.application) if self.consumer else None,
         )

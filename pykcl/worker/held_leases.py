@@ -107,6 +107,10 @@ class HeldLease:
         self._throughput = Throughput(sent)
         self._asked_at: float | None = None
         self._note: tuple[Standstill | None, float] = (lease.standstill, 0.0)
+        # Of its reader, for the status, monotonic seconds: since when the shard is subscribed to (enhanced fan-out),
+        # and the last event before subscriptions that said nothing. None: it is not, and none was silent.
+        self.subscribed_at: float | None = None
+        self.silent_since: float | None = None
 
     @property
     def lease(self) -> Lease:

@@ -115,7 +115,7 @@ class LeaseRenewer:
     def _dispatch(self) -> float:
         """Queue every heartbeat that is due, and see to it that somebody sends it; return the seconds to rest."""
         all_held = self._held.all()
-        self._rounds.measure_if_over(len(all_held), sum(held.is_in_doubt for held in all_held))
+        self._rounds.measure_if_over(all_held)
         now = self._runtime.monotonic()
         with self._lock:
             waiting = self._under_way.union(self._queue)

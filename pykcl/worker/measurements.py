@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from pykcl.metrics import catalog
 from pykcl.metrics.meter import Meter, Value
@@ -10,6 +10,7 @@ from pykcl.model.record import Record, data_bytes
 from pykcl.planning.lease_assignment import Acquisition, Fleet
 from pykcl.runtime import Runtime
 from pykcl.worker.context import Context
+from pykcl.worker.held_leases import HeldLease
 
 
 class PageMeasures:
@@ -137,10 +138,14 @@ class TakeoverTimer:
 
 
 class RenewalRounds:
-    """Used by all threads of the renewer. seconds: how long a round is; Java renews all leases once in it, as we do."""
+    """Used by all threads of the renewer. seconds: how long a round is; Java renews all leases once in it, as we do.
 
-    def __init__(self, meter: Meter, runtime: Runtime, seconds: float) -> None:
+    is_pushed: records are read by enhanced fan-out.
+    """
+
+    def __init__(self, meter: Meter, runtime: Runtime, seconds: float, *, is_pushed: bool = False) -> None:
         self.meter = meter
+        self._is_pushed = is_pushed
         self._lock = runtime.lock()
         self._runtime = runtime
         self.seconds = seconds
@@ -158,8 +163,8 @@ class RenewalRounds:
             self._slowest = max(self._slowest, took)
             self._worked = self._worked and worked
 
-    def measure_if_over(self, held: int, in_doubt: int) -> None:
-        """Measure the round, if it is over. held: how many leases there are; in_doubt: how many of them are."""
+    def measure_if_over(self, held: Collection[HeldLease]) -> None:
+        """Measure the round, if it is over. held: all leases."""
         now = self._runtime.monotonic() if self.meter.is_on else 0.0
         if now < self._ends:
             return
@@ -168,10 +173,13 @@ class RenewalRounds:
             self._worked, self._slowest, self._ends = True, 0.0, now + self.seconds
         self.meter.measure(
             "",
-            (catalog.CURRENT_LEASES, float(held)),
-            (catalog.LEASES_IN_DOUBT, float(in_doubt)),
+            (catalog.CURRENT_LEASES, float(len(held))),
+            (catalog.LEASES_IN_DOUBT, float(sum(one.is_in_doubt for one in held))),
             # Losses are counted from the events. Emit 0 so that the series exists while the worker is alive.
             (catalog.LOST_LEASES, 0.0),
             (catalog.RENEW_ALL_LEASES.success, float(worked)),
             (catalog.RENEW_ALL_LEASES.time, slowest),
         )
+        if self._is_pushed:
+            subscribed = sum(one.subscribed_at is not None for one in held)
+            self.meter.measure("", (catalog.SUBSCRIPTIONS, float(subscribed)))

@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 from pykcl.config import LARGEST_FETCH_BYTES
 from pykcl.errors import PyKclError, TemporaryError
-from pykcl.interfaces import Fetched
-from pykcl.runtime import Event, Runtime, Task
+from pykcl.interfaces import Fetched, HoldsBytes, Subscription
+from pykcl.runtime import Event, Lock, Runtime, Task
 
 
 class MemoryBudget:
@@ -25,7 +25,10 @@ class MemoryBudget:
         self._queue: list[tuple[int, Event]] = []
 
     def reserve(self, size: int, *, give_up: Callable[[], bool], timeout: float) -> bool:
-        """Wait until `size` bytes are free and take them. False if `timeout` passed or `give_up()` was True first."""
+        """Wait until `size` bytes are free and take them. False if `timeout` passed or `give_up()` was True first.
+
+        0 waits for its turn, too, and until the limit is kept; but it is never refused, as it takes nothing.
+        """
         with self._lock:
             if not self._queue and size <= self._free:
                 self._free -= size
@@ -46,7 +49,7 @@ class MemoryBudget:
                 return True
             self._queue.remove(entry)
             self._admit()
-            return False
+            return size == 0
 
     def reserve_page(self, size: int, give_up: Callable[[], bool]) -> bool:
         """Reserve for a page that is to be read now; who gets no bytes for a second has other things to do."""
@@ -60,6 +63,10 @@ class MemoryBudget:
             self._free -= size
             return True
 
+    def count(self, size: int) -> None:
+        """Take bytes that are there already, even if they are more than are free: others wait for the rest, too."""
+        self.release(-size)
+
     def release(self, size: int) -> None:
         with self._lock:
             self._free += size
@@ -70,6 +77,37 @@ class MemoryBudget:
             size, turn = self._queue.pop(0)
             self._free -= size
             turn.set()
+
+
+class UnreadBytes:
+    """Bytes of one subscription that nobody has taken yet, counted in the budget. Thread-safe.
+
+    subscription: one that holds none in a way that is known is not counted.
+    """
+
+    def __init__(self, subscription: Subscription, memory: MemoryBudget, lock: Lock) -> None:
+        self._source = subscription if isinstance(subscription, HoldsBytes) else None
+        self._memory, self._lock = memory, lock
+        self._counted = 0
+
+    def update(self) -> None:
+        """Count what is held now."""
+        source = self._source
+        if source is None:
+            return
+        with self._lock:
+            if self._source is source:
+                self._count(source.held_bytes)
+
+    def close(self) -> None:
+        """Give them back: whatever comes later is thrown away."""
+        with self._lock:
+            self._source = None
+            self._count(0)
+
+    def _count(self, held: int) -> None:
+        self._memory.count(held - self._counted)
+        self._counted = held
 
 
 log = logging.getLogger("pykcl.worker")

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 
-from pykcl.config import LARGEST_FETCH_BYTES
 from pykcl.errors import (
     ConsumerGone,
     IteratorExpired,
@@ -25,6 +24,7 @@ from pykcl.metrics import catalog
 from pykcl.model.checkpoint import Checkpoint, ReadFrom
 from pykcl.model.shard import HashRange, Shard
 from pykcl.planning.push_schedule import (
+    SILENCE,
     PushSchedule,
     after_break,
     after_call,
@@ -38,7 +38,7 @@ from pykcl.runtime import Event as Flag
 from pykcl.worker.context import Context
 from pykcl.worker.fan_out_consumer import FanOutConsumer
 from pykcl.worker.held_leases import HeldLease
-from pykcl.worker.prefetch import Answer, bytes_kept
+from pykcl.worker.prefetch import Answer, UnreadBytes, bytes_kept
 from pykcl.worker.reading_place import Page, ReadingPlace
 
 
@@ -73,6 +73,7 @@ class PushReader:
         self._behind: ReadFrom | None = None
         self._schedule = PushSchedule()
         self._subscription: Subscription | None = None
+        self._unread: UnreadBytes | None = None
         # Whether `poll` may have something: True until it had nothing.
         self._is_ready = False
         self._lacks_space = False
@@ -109,6 +110,11 @@ class PushReader:
         return None if held is None else self._page(held)
 
     def _page(self, fetched: Fetched) -> Page:
+        meter = self._context.meter
+        if meter.is_on and fetched.records:
+            # Not by the clock of Kinesis as its answers show it, which is cut to the second.
+            delay = self._context.runtime.utcnow_millis() - fetched.records[-1].arrived_at_millis
+            meter.summary(self._shard_id, ((catalog.EVENT_DELAY, max(0.0, float(delay))),))
         return Page(fetched, self._now, self._place.batches(fetched))
 
     # -- subscribing ---------------------------------------------------------------------------------------------
@@ -128,7 +134,7 @@ class PushReader:
         called_at, self._is_ready = self._now, True
         try:
             with context.meter.timed(catalog.SUBSCRIBE_TO_SHARD, self._shard_id):
-                self._subscription = self._stream.subscribe(self._shard_id, start, self._on_ready)
+                subscription = self._stream.subscribe(self._shard_id, start, self._on_ready)
         except SubscriptionTaken:
             self._note_another(after_refusal(self._schedule, self._now, context.runtime.random()))
             return False
@@ -137,7 +143,10 @@ class PushReader:
             self._gone_at = called_at if isinstance(error, ConsumerGone) else None
             self._schedule = after_call(self._schedule, self._now, context.runtime.random())
             raise
-        self._schedule = after_subscribing(self._schedule, self._now, context.runtime.random())
+        self._subscription = subscription
+        self._unread = UnreadBytes(subscription, context.memory, context.runtime.lock())
+        self._held.subscribed_at = now = self._now
+        self._schedule = after_subscribing(self._schedule, now, context.runtime.random())
         self._is_confirmed = True
         return True
 
@@ -156,40 +165,61 @@ class PushReader:
             self._held.renew()
 
     def _on_ready(self) -> None:
+        # What comes before `_unread` is there is counted by the first poll.
+        unread = self._unread
+        if unread is not None:
+            unread.update()
         self._is_ready = True
         self._wake.set()
 
     def _end(self) -> None:
         """End the subscription: what it has pushed and was not delivered comes again."""
         subscription, self._subscription = self._subscription, None
-        self._is_ready = False
+        unread, self._unread = self._unread, None
+        self._is_ready, self._held.subscribed_at = False, None
         if subscription is not None:
             subscription.close()
+        if unread is not None:
+            unread.close()
 
     # -- events --------------------------------------------------------------------------------------------------
 
     def _next_event(self, give_up: Callable[[], bool]) -> Fetched | None:
-        """Return the next event, with exactly its bytes reserved. None: there is none, or no buffer space."""
+        """Return the next event, with exactly its bytes reserved. None: there is none, or no buffer space.
+
+        They were counted before as unread ones of the subscription. So nothing more is reserved for it: where all
+        bytes are taken by what nobody has read, somebody has to read.
+        """
         is_idle = self._now >= self._schedule.idle_until
         if not self._is_ready and not is_idle:
             return None
-        if not self._reserve(LARGEST_FETCH_BYTES, give_up):
+        if not self._reserve(0, give_up):
             self._lacks_space = True
             return None
-        self._reserved = LARGEST_FETCH_BYTES
-        fetched = None
-        try:
-            fetched = self._poll()
-        finally:
-            size = 0 if fetched is None else bytes_kept((fetched, 0.0))
-            self._context.memory.release(self._reserved - size)
-            self._reserved = size
+        fetched = self._poll()
         if fetched is not None:
-            self._schedule = after_event(self._schedule, self._now)
-        elif is_idle:
-            # It is to be renewed, or is silent.
-            self._end()
+            self._reserved = bytes_kept((fetched, 0.0))
+            self._context.memory.count(self._reserved)
+        if self._unread is not None:
+            self._unread.update()
+        if fetched is not None:
+            self._schedule, self._held.silent_since = after_event(self._schedule, self._now), None
+        elif is_idle and self._subscription is not None:
+            self._end_idle()
         return fetched
+
+    def _end_idle(self) -> None:
+        """End a subscription that is to be renewed, or is silent. Raises TemporaryError for the latter."""
+        self._end()
+        if self._now < self._schedule.silent_from:
+            return
+        if self._held.silent_since is None:
+            self._held.silent_since = self._schedule.heard_at
+        self._context.meter.measure(self._shard_id, (catalog.SUBSCRIPTION_SILENT, 1.0))
+        raise TemporaryError(
+            f"The subscription to {self._shard_id} said nothing for {SILENCE:g} s, and Kinesis reports progress also "
+            "where nothing is written. Subscribing again."
+        )
 
     def _poll(self) -> Fetched | None:
         if self._subscription is None:

@@ -231,6 +231,8 @@ class RecordDelivery:
         if isinstance(error, SetupError) and not context.has_read.is_set():
             raise error
         context.failures.failed(Activity.READING, error, shard=self._held.key)
+        if self._held.silent_since is not None:
+            self._scope.stands(error.code, "subscriptions say nothing")
         return False
 
     def _deliver_page(self, page: Page) -> Signal | None:

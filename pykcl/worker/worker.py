@@ -343,7 +343,12 @@ class Worker:
                 context.failures,
                 name=name,
                 on_fatal=self._fail,
-                rounds=RenewalRounds(context.meter, context.runtime, self.config.renew_interval),
+                rounds=RenewalRounds(
+                    context.meter,
+                    context.runtime,
+                    self.config.renew_interval,
+                    is_pushed=context.consumer is not None,
+                ),
             )
             self._manager = LeaseManager(context, name=name)
             self._parts = self._reporter.parts = WorkerThreads(self._manager, renewer, context.idle_poller)

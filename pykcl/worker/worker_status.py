@@ -134,7 +134,13 @@ class WorkerStatusReporter:
             lag_age=max(0.0, now - behind[1]) if behind else None,
             call=call,
             last_error=self.errors.of(worker.key, now),
+            subscribed_for=_ago(held.subscribed_at, now) if held else None,
+            silent_for=_ago(held.silent_since, now) if held else None,
         )
+
+
+def _ago(since: float | None, now: float) -> float | None:
+    return None if since is None else max(0.0, now - since)
 
 
 def sorted_workers(parts: WorkerThreads | None) -> list[tuple[LeaseWorker, Task]]:

@@ -243,6 +243,23 @@ def test_a_file_decides_what_flags_do_not(tmp_path):
     assert "arn:aws:dynamodb:eu-west-1:123456789012:table/a-b" in done.output
 
 
+@pytest.mark.parametrize(
+    ("consumer", "name"),
+    [
+        ("", "a-b"),
+        ("mine", "mine"),
+        ("arn:aws:kinesis:eu-west-1:123456789012:stream/s/consumer/mine:1", "mine"),
+    ],
+)
+def test_the_policy_of_a_worker_that_reads_by_enhanced_fan_out_names_its_consumer(tmp_path, consumer, name):
+    path = tmp_path / "pykcl.toml"
+    named = f'consumer = "{consumer}"\n' if consumer else ""
+    path.write_text(f'application = "a-b"\nstream = "s"\nregion = "eu-west-1"\nretrieval = "fanout"\n{named}')
+    policy = json.loads(pykcl("iam", "-c", str(path), "--account", "123456789012").stdout)
+    (subscribe,) = [one for one in policy["Statement"] if "kinesis:SubscribeToShard" in one["Action"]]
+    assert subscribe["Resource"].endswith(f":stream/s/consumer/{name}:*")
+
+
 @pytest.fixture
 def nothing_of_aws(monkeypatch, tmp_path):
     lead_nowhere(monkeypatch)
@@ -340,7 +357,8 @@ def test_an_operator_needs_no_more_than_the_policy_for_looking(aws, dynamodb):
     policy = actions_of(operator_policy(stream="orders", table="orders-app"))
     assert called <= policy
     # What is left: completion of names, and consumers, which the local stream has none of.
-    assert policy - called == {"dynamodb:ListTables", "kinesis:ListStreamConsumers"}
+    consumers = {"kinesis:DescribeStreamConsumer", "kinesis:ListStreamConsumers"}
+    assert policy - called == {"dynamodb:ListTables", *consumers}
 
 
 def test_an_operator_who_steers_needs_no_more_than_that_policy(aws, dynamodb):

@@ -20,7 +20,7 @@ from pykcl.cli.main import main
 from pykcl.cli.target import complete_applications, complete_shards
 from pykcl.local.server import LocalAws
 from pykcl.model.checkpoint import AT_SHARD_END, AT_TRIM_HORIZON, Checkpoint
-from pykcl.model.lease import Lease, PykclMetadata
+from pykcl.model.lease import Lease, PykclMetadata, Standstill
 from pykcl.model.lease_item import to_item
 from tests.java_compat.scenarios import java_3x
 
@@ -92,6 +92,20 @@ def test_the_list_names_owner_kind_state_and_checkpoint(aws):
     assert lines[1].split() == ["SHARD", "STATE", "OWNER", "KIND", "CHECKPOINT", "COUNTER", "MOVED", "SWITCHES", "PARENTS"]  # fmt: skip
     assert lines[2].split() == ["000", "UNKNOWN", "w1", "pykcl", "4917:3", "7", "-", "0", "-"]
     assert lines[3].split()[:4] == ["001", "UNOWNED", "-", "-"]
+
+
+def test_a_shard_that_is_read_by_enhanced_fan_out_has_its_consumer_and_a_silent_subscription_is_a_hint(aws):
+    silent = Standstill(AT_TRIM_HORIZON, 0, cause="subscriptions say nothing")
+    note = PykclMetadata(owner="w1", version="9", consumer="my-consumer", standstill=silent)
+    put(aws, Lease(shard(0), AT_TRIM_HORIZON, owner="w1", metadata=note), FLEET[1])
+    shown = listed()
+    assert "CONSUMER" in shown.splitlines()[1]
+    assert "my-consumer" in shown.splitlines()[2]
+    assert "hint: 000 stands since 1970-01-01T00:00:00Z: subscriptions say nothing" in shown
+    assert "my-consumer" in pykcl("leases", "describe", "0", "--app", APP, "--no-sample")
+    # Another worker has it since, of which nothing is known.
+    put(aws, Lease(shard(0), AT_TRIM_HORIZON, owner="java", metadata=note))
+    assert "CONSUMER" not in listed()
 
 
 def test_a_lease_that_stands_still_for_the_failover_time_is_stale(aws):

@@ -13,6 +13,7 @@ from pykcl.metrics.meter import measured
 from pykcl.processor import RecordProcessor
 from pykcl.testing.fleet import TABLE, Fleet, RecordingProcessor
 from pykcl.testing.memory.dynamodb import Fault, unreachable
+from pykcl.testing.memory.stream import MemorySubscription
 from pykcl.testing.runtime import Simulation
 
 FIRST, SECOND = "shardId-000000000000", "shardId-000000000001"
@@ -81,9 +82,33 @@ def test_what_an_ordinary_life_measures(fleet):
         catalog.EXPIRED_ITERATOR, catalog.PROCESSOR_RETRIES, catalog.SKIPPED_RECORDS, catalog.PROCESSOR_STALLED,
         catalog.DATA_LOST, catalog.DROPPED_METRICS, catalog.BATCH_SPLITS, catalog.RECORDS_DEAD_LETTERED,
         catalog.RECORDS_DISCARDED, catalog.RECORDS_FILTERED, catalog.LANE_SHARE,
-        catalog.SUBSCRIBE_TO_SHARD.time, catalog.SUBSCRIBE_TO_SHARD.success,
+        catalog.SUBSCRIBE_TO_SHARD.time, catalog.SUBSCRIBE_TO_SHARD.success, catalog.SUBSCRIPTIONS,
+        catalog.SUBSCRIPTION_SILENT, catalog.EVENT_DELAY,
     }  # fmt: skip
     assert one.seen() | two.seen() == set(CATALOGUE) - rare
+
+
+def test_enhanced_fan_out_is_measured_by_its_subscriptions_and_the_delay_of_its_events(fleet):
+    simulation = fleet.simulation
+    _, sink = started(fleet, "w1", retrieval="fanout")
+    fleet.wait_delivered(fleet.put(10))
+    simulation.sleep(10)
+    assert sink.of(catalog.SUBSCRIPTIONS)[-1] == 2.0
+    assert sink.of(catalog.SUBSCRIBE_TO_SHARD.success, FIRST) == [1.0]
+    assert max(sink.of(catalog.EVENT_DELAY)) < 1000, "records are pushed as they come"
+    for _ in range(2):
+        # Within a minute it is not registered for a second time.
+        fleet.kinesis.deregister_consumer("orders", name=TABLE)
+        simulation.sleep(15)
+    fleet.wait(lambda: sink.of(catalog.SUBSCRIPTIONS)[-1] < 2.0, what="a lost subscription")
+    assert sink.of(catalog.SUBSCRIPTION_SILENT) == []
+
+
+def test_a_silent_subscription_is_counted(fleet, monkeypatch):
+    monkeypatch.setattr(MemorySubscription, "poll", lambda self: None)
+    _, sink = started(fleet, "w1", retrieval="fanout")
+    fleet.simulation.sleep(80)
+    assert sink.of(catalog.SUBSCRIPTION_SILENT, FIRST) == [1.0, 1.0]
 
 
 def test_records_that_a_filter_refuses_are_counted_once_whatever_is_tried_again(fleet):

@@ -3,9 +3,10 @@
 import pytest
 from fleet_table import at, ended, lease, shard
 
+from pykcl.model.lease import PykclMetadata
 from pykcl.operate.hints import MAX_PER_KIND, changes_between
 from pykcl.operate.states import NO_MARKS, LeaseState, LeaseStatus
-from pykcl.ui.view import event_of
+from pykcl.ui.view import ViewBuilder, event_of
 
 
 def status(one, state=LeaseState.ACTIVE, unmoved_for=0.0):
@@ -61,6 +62,17 @@ def test_new_rows_and_deleted_ones_are_told():
     assert (kind, text) == ("new", "new lease, from 001")
     assert told([status(ended(1))], [])[0][0] == "cleaned up"
     assert told([status(lease(1, "a"))], [])[0][::4] == ("deleted", "bad")
+
+
+def test_the_row_of_a_shard_that_is_read_by_enhanced_fan_out_has_its_consumer():
+    note = PykclMetadata(owner="a", consumer="my\x1bconsumer")
+    states = {
+        shard(1): status(lease(1, "a").with_(metadata=note)),
+        shard(2): status(lease(2, "b").with_(metadata=note)),
+    }
+    rows = ViewBuilder().view(states, {}, {}, NO_MARKS, 0).rows
+    assert rows[shard(1)]["consumer"] == "my\\x1bconsumer"
+    assert "consumer" not in rows[shard(2)], "the note is of another owner"
 
 
 def test_a_thousand_of_a_kind_are_a_few_lines_and_a_count():

@@ -20,6 +20,7 @@ from botocore.exceptions import ClientError
 from verify_account import AWS_ERRORS, PREFIX, Account, new_prefix, why
 from verify_fleet import fleet
 from verify_limits import clock, throttles
+from verify_push import fanout
 from verify_reads import aggregated, begin_sparse, large, reshard, sparse, starts
 from verify_report import Findings, markdown, questions
 from verify_run import Run, is_unknown
@@ -29,14 +30,18 @@ import pykcl
 from pykcl.errors import PyKclError
 
 SHARD_HOUR, OTHER = 0.015, 0.10
-"""USD. List price of a provisioned shard-hour in us-east-1, and what requests and payload come to, on the safe side."""
+"""USD. List price of a provisioned shard-hour in us-east-1, which is that of a consumer-shard-hour, too; and what requests
+and payload come to, on the safe side."""
 INTERRUPTED = 130
 MOST_LINES = 10
 
 
 @dataclass(frozen=True)
 class Step:
-    """shards: with those of a reshard. minutes: on AWS, about. begin: what has to be done before all other steps."""
+    """shards: with those of a reshard. minutes: on AWS, about. begin: what has to be done before all other steps.
+
+    consumers: of enhanced fan-out, each billed for the shards.
+    """
 
     about: str
     run: Callable[[Run], None]
@@ -45,6 +50,7 @@ class Step:
     tables: int
     minutes: float
     begin: Callable[[Run], None] | None = None
+    consumers: int = 0
 
 
 STEPS = {
@@ -54,6 +60,7 @@ STEPS = {
     "reshard": Step("a split and a merge, read to the end of their shards", reshard, 1, 4, 0, 3),
     "aggregated": Step("KPL aggregates", aggregated, 1, 1, 0, 1),
     "large": Step("records of 10 MiB", large, 1, 1, 0, 3),
+    "fanout": Step("subscriptions of enhanced fan-out", fanout, 1, 1, 0, 3, consumers=1),
     "throttles": Step("too many reads, too many bytes", throttles, 1, 1, 0, 2),
     "clock": Step("requests signed ten minutes ahead", clock, 0, 0, 0, 0),
     "fleet": Step("the script of pykcl demo, with its verdict", fleet, 1, 8, 1, 5),
@@ -128,14 +135,17 @@ def plan(account: Account, names: Sequence[str], minutes: float) -> str:
     lines = [f"In {where} this makes, under names that begin with {account.prefix}, uses and removes:"]
     for name, step in steps.items():
         parts = [f"{step.streams} stream(s), {step.shards} shard(s)"] if step.streams else []
+        parts += [f"{step.consumers} consumer(s)"] if step.consumers else []
         parts += [f"{step.tables} table(s)"] if step.tables else []
         lines.append(f"  {name:<12} {', '.join(parts) or 'nothing':<28} {step.about}")
     hours = math.ceil(max(took, 1) / 60)
     # Streams of the suite live for a minute; a shard costs an hour all the same, others as long as the run.
     shard_hours = sum(step.shards * (1 if name == "streams" else hours) for name, step in steps.items())
-    cost = shard_hours * SHARD_HOUR + OTHER
+    consumer_hours = sum(step.shards * step.consumers * hours for step in steps.values())
+    cost = (shard_hours + consumer_hours) * SHARD_HOUR + OTHER
+    pushed = f" and {consumer_hours} consumer-shard-hours" if consumer_hours else ""
     lines.append(
-        f"About {took:.0f} minutes on AWS and at most about {cost:.2f} USD: {shard_hours} shard-hours at "
+        f"About {took:.0f} minutes on AWS and at most about {cost:.2f} USD: {shard_hours} shard-hours{pushed} at "
         f"{SHARD_HOUR} USD (list price of us-east-1), {OTHER:.2f} USD for requests. An estimate, no promise."
     )
     return "\n".join(lines)

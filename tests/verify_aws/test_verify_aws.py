@@ -112,7 +112,7 @@ def test_every_question_has_its_own_id_and_is_answered_by_a_step_or_open():
     sys.modules["verify_command"] = command
     spec.loader.exec_module(command)
     asked = questions()
-    assert [one.id for one in asked] == [f"Q{number:02d}" for number in range(1, len(asked) + 1)]
+    assert sorted(one.id for one in asked) == [f"Q{number:02d}" for number in range(1, len(asked) + 1)]
     assert {one.step for one in asked if one.step} == command.STEPS.keys()
     assert all(bool(one.step) is not bool(one.open) for one in asked)
 
@@ -141,7 +141,7 @@ def test_the_steps_answer_their_questions_and_leave_nothing(aws, tmp_path):
     assert "run with --minutes 6" in answers["Q18"]
     assert answers["Q23"] == "not answered: this service takes any time"
     assert answers["Q24"] == "not answered: its step was not run"
-    assert answers["Q35"] == "not answered: not verified"
+    assert answers["Q36"] == "not answered: not verified"
     assert "Nothing: all that was created was removed." in report
     assert what_is_there(aws) == ["orders"]
     names = {one["StreamName"] for one in made_by(aws, "CreateStream")}
@@ -152,6 +152,21 @@ def test_the_steps_answer_their_questions_and_leave_nothing(aws, tmp_path):
     lines = [json.loads(line) for line in (tmp_path / "report.jsonl").read_text().splitlines()]
     assert {line["step"] for line in lines} == set(steps.split(","))
     assert {"page", "check", "answer", "end"} <= {line["kind"] for line in lines}
+
+
+@pytest.mark.slow
+def test_enhanced_fan_out_is_tried_over_each_transport_and_its_consumer_goes_with_the_stream(aws, tmp_path):
+    code, output, report = run(aws, tmp_path, "--yes", "--only", "fanout")
+    assert code == 0, output
+    assert "1 stream(s), 1 shard(s), 1 consumer(s)" in output
+    assert "1 shard-hours and 1 consumer-shard-hours" in output
+    answers = answers_in(report)
+    assert answers["Q35"] == "Yes: 8 of 8 records."
+    assert answers["Q37"].endswith("in which nothing was put, fewer than two.")
+    assert answers["Q39"].startswith("Over HTTP/2, JSON: ")
+    assert re.fullmatch(r"([1-9][0-9]*) of \1 events did\.", answers["Q40"])
+    assert made_by(aws, "RegisterStreamConsumer")
+    assert what_is_there(aws) == []
 
 
 @pytest.mark.slow
@@ -307,7 +322,7 @@ def test_what_cannot_be_removed_is_named_with_the_reason_and_the_command(aws):
     aws.fault = no_deletes
     (left,) = account.remove_all(seconds=0.1)
     assert left == (
-        f"stream {PREFIX}-one (AccessDeniedException): aws kinesis delete-stream "
+        f"stream {PREFIX}-one (AccessDeniedException): aws kinesis delete-stream --enforce-consumer-deletion "
         f"--stream-name {PREFIX}-one --region eu-west-1"
     )
     aws.fault = None

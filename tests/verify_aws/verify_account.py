@@ -180,7 +180,8 @@ class Account:
             if self._tag(kind, name) != self.prefix:
                 return NOT_TAGGED
             if kind == "stream":
-                self.kinesis.delete_stream(StreamName=name)
+                # Consumers, which are billed by the hour, go with it.
+                self.kinesis.delete_stream(StreamName=name, EnforceConsumerDeletion=True)
             else:
                 self.dynamodb.delete_table(TableName=name)
         except AWS_ERRORS as error:
@@ -199,7 +200,7 @@ class Account:
 
     def _command(self, kind: str, name: str) -> str:
         commands = {
-            "stream": f"aws kinesis delete-stream --stream-name {name}",
+            "stream": f"aws kinesis delete-stream --enforce-consumer-deletion --stream-name {name}",
             "table": f"aws dynamodb delete-table --table-name {name}",
         }
         again = f"make verify-aws ARGS='--region {self.region} --clean-up {self.prefix}'"

@@ -1,7 +1,9 @@
 """The bytes that a process may hold: never more than the limit, first come, first served."""
 
+from types import SimpleNamespace
+
 from pykcl.testing.runtime import Simulation
-from pykcl.worker.prefetch import MemoryBudget
+from pykcl.worker.prefetch import MemoryBudget, UnreadBytes
 
 
 def _never():
@@ -66,3 +68,25 @@ def test_who_gives_up_waiting_leaves_the_queue_and_lets_the_next_one_in():
         simulation.run_until(lambda: len(results) == 2, 10)
         assert results == [False, True]
         assert not gate.reserve(50, give_up=_never, timeout=2.0)
+
+
+def test_bytes_that_have_come_unasked_count_against_the_limit_and_nothing_is_reserved_while_they_exceed_it():
+    with Simulation(seed=1) as simulation:
+        runtime = simulation.runtime("w")
+        gate = MemoryBudget(100, runtime)
+        pushed = SimpleNamespace(held_bytes=0, poll=None, close=None)
+        unread = UnreadBytes(pushed, gate, runtime.lock())
+        pushed.held_bytes = 130
+        unread.update()
+        unread.update()
+        assert not gate.reserve(1, give_up=_never, timeout=2.0)
+        began = simulation.now
+        assert gate.reserve(0, give_up=_never, timeout=2.0), "who takes nothing waits, and goes on"
+        assert simulation.now - began == 2.0
+        pushed.held_bytes = 40
+        unread.update()
+        assert gate.reserve(60, give_up=_never, timeout=0.0)
+        unread.close()
+        unread.update()
+        assert gate.reserve(40, give_up=_never, timeout=0.0)
+        assert not gate.reserve(1, give_up=_never, timeout=0.0)

@@ -8,7 +8,7 @@ import pytest
 
 from pykcl import ConfigError
 from pykcl.errors import TemporaryError
-from pykcl.events import DataLost, LeaseLost, LeaseReleased, SubscriptionContested
+from pykcl.events import DataLost, FailureStarted, LeaseLost, LeaseReleased, SubscriptionContested
 from pykcl.local.errors import AwsError
 from pykcl.model.checkpoint import ReadFrom
 from pykcl.model.kpl import UserRecord, aggregate
@@ -192,6 +192,74 @@ def test_a_silent_subscription_is_given_up_within_35_seconds_though_heartbeats_g
     assert 29 <= fleet.simulation.now - began <= 35
     assert made[0].is_closed
     assert not fleet.happened(LeaseLost)
+
+
+def test_the_status_says_since_when_a_shard_is_subscribed_to_and_since_when_that_says_nothing(new_fleet):
+    fleet = new_fleet(shards=1)
+    says_nothing = []
+
+    class Quiet(Silent):
+        def poll(self):
+            return None if says_nothing else self.inner.poll()
+
+        def __init__(self, inner):
+            self.inner = inner
+
+    worker, _ = started(fleet, alter=Quiet)
+    fleet.wait_delivered(fleet.put(1))
+    fleet.simulation.sleep(100)
+    (lease,) = worker.status().leases
+    assert 99 <= lease.subscribed_for <= 102
+    assert lease.silent_for is None
+    says_nothing.append(True)
+    fleet.simulation.sleep(75)
+    (lease,) = worker.status().leases
+    assert lease.subscribed_for < 20, "it is the third one"
+    assert 70 <= lease.silent_for <= 80
+    (failure,) = worker.status().troubles
+    assert failure.cause.startswith(f"The subscription to {SHARD} said nothing for 30 s")
+    (row,) = fleet.rows().values()
+    assert row.consumer == TABLE
+    assert row.standstill.cause == "subscriptions say nothing"
+    says_nothing.clear()
+    fleet.wait_delivered(fleet.put(1), 60)
+    (lease,) = worker.status().leases
+    assert lease.silent_for is None
+    assert not worker.status().troubles
+    fleet.simulation.sleep(20)
+    (row,) = fleet.rows().values()
+    assert row.standstill is None
+
+
+def test_two_mib_a_second_while_a_processor_works_for_a_minute_lose_nothing_and_stay_within_the_limit(
+    new_fleet,
+):
+    fleet = new_fleet(shards=1)
+    lowest = []
+
+    def works(batch):
+        memory = worker._manager._context.memory
+        lowest.append(memory._free)
+        if len(lowest) == 2:
+            fleet.simulation.sleep(60)
+
+    worker, subscriptions = started(
+        fleet,
+        max_buffered_bytes=28 * 1024 * 1024,
+        processor=lambda: RecordingProcessor("w1", fleet.ledger, works),
+    )
+    put = []
+    for second in range(70):
+        for part in range(4):
+            data = f"{second}/{part}/".encode() + bytes(512 * 1024)
+            fleet.kinesis.put_record(STREAM, data, "key")
+            put.append(data)
+        fleet.simulation.sleep(1)
+    fleet.wait_delivered(put)
+    assert in_order(fleet, put)
+    assert min(lowest) >= 26 * 1024 * 1024, "one event at a time"
+    assert len(subscriptions.seen) == 1
+    assert not fleet.happened(FailureStarted)
 
 
 def test_a_checkpoint_inside_an_aggregate_is_resumed_at_the_next_of_its_records(new_fleet):

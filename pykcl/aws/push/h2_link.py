@@ -14,6 +14,7 @@ import socket
 import ssl
 from collections.abc import Callable
 from contextlib import suppress
+from math import inf
 from typing import Final
 
 import h2.config
@@ -23,7 +24,7 @@ import h2.events
 import h2.exceptions
 import h2.settings
 
-from pykcl.aws.push.subscription import MAX_UNREAD, PushedEvents
+from pykcl.aws.push.subscription import MAX_FULL, MAX_UNREAD, PushedEvents
 from pykcl.errors import AnswerRefused, PyKclError
 from pykcl.runtime import Event
 
@@ -35,6 +36,8 @@ MAX_PING: Final = 10.0
 _ONE_READ: Final = 256 * 1024
 _MAX_ERROR_BODY: Final = 64 * 1024
 _SETTINGS_FRAME: Final = 4
+_SMALL_WINDOW: Final = 4096
+"""Bytes of a window that is left, with which the service does nothing."""
 
 Headers = list[tuple[str, str]]
 
@@ -80,6 +83,8 @@ class Link:
         self._socket, self._sort = opened, sort
         self._heard_at, self._asked_at = now, 0.0
         self._exchanges: dict[int, Exchange] = {}
+        # Since when the window of an exchange is used up.
+        self._full: dict[int, float] = {}
         self._unsent = b""
         self._h2 = h2.connection.H2Connection(
             h2.config.H2Configuration(client_side=True, header_encoding="utf-8")
@@ -124,6 +129,10 @@ class Link:
     @property
     def due_at(self) -> float:
         """Time of the next `check`, monotonic seconds."""
+        return min(self._ping_at, min(self._full.values(), default=inf) + MAX_FULL)
+
+    @property
+    def _ping_at(self) -> float:
         return self._asked_at + MAX_PING if self._asked_at else self._heard_at + MAX_SILENCE
 
     def send(self, exchange: Exchange) -> None:
@@ -145,6 +154,7 @@ class Link:
     def cancel(self, exchange: Exchange) -> None:
         """End a stream that is still open."""
         found = self._exchanges.pop(exchange.stream_id, None)
+        self._full.pop(exchange.stream_id, None)
         if found is None or self.is_closed:
             return
         self._acknowledge(found, found.unacknowledged)
@@ -157,6 +167,8 @@ class Link:
         if exchange.unacknowledged and not self.is_closed:
             self._make_room(exchange)
             self.flush()
+        if not self._is_full(exchange):
+            self._full.pop(exchange.stream_id, None)
 
     def receive(self, now: float) -> None:
         """Take in all that has come."""
@@ -171,8 +183,15 @@ class Link:
             return
 
     def check(self, now: float) -> None:
-        """Ask whether the other side lives, if it has said nothing for long; condemn the link if that had no answer."""
-        if now < self.due_at or self.is_closed:
+        """Ask whether the other side lives, if it has said nothing for long; condemn the link if that had no answer.
+
+        End what has been full for long, too: no window stands still for minutes, and nothing is held for nobody.
+        """
+        for stream_id in [one for one, since in self._full.items() if now >= since + MAX_FULL]:
+            exchange = self._exchanges[stream_id]
+            self.cancel(exchange)
+            exchange.events.give_up()
+        if now < self._ping_at or self.is_closed:
             return
         if self._asked_at:
             self.close(TimeoutError("a PING was not answered"))
@@ -200,6 +219,7 @@ class Link:
             socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
         self._socket.close()
         exchanges, self._exchanges = self._exchanges, {}
+        self._full.clear()
         for exchange in exchanges.values():
             exchange.fail(error, self._sort)
 
@@ -222,14 +242,26 @@ class Link:
                 exchange.answered.set()
         elif isinstance(event, h2.events.DataReceived):
             self._take_data(exchange, event)
+            # It may have been ended for what came.
+            if exchange.stream_id in self._exchanges and self._is_full(exchange):
+                self._full.setdefault(exchange.stream_id, self._heard_at)
         elif isinstance(event, h2.events.StreamEnded):
-            del self._exchanges[exchange.stream_id]
+            self._forget(exchange)
             if exchange.is_good:
                 exchange.events.end()
             exchange.answered.set()
         elif isinstance(event, h2.events.StreamReset):
-            del self._exchanges[exchange.stream_id]
+            self._forget(exchange)
             exchange.fail(ConnectionResetError("the stream was reset"), self._sort)
+
+    def _forget(self, exchange: Exchange) -> None:
+        del self._exchanges[exchange.stream_id]
+        self._full.pop(exchange.stream_id, None)
+
+    @staticmethod
+    def _is_full(exchange: Exchange) -> bool:
+        # h2 keeps acknowledgements back until they are worth a frame.
+        return exchange.events.unread_behind_first > MAX_UNREAD - _SMALL_WINDOW
 
     def _take_data(self, exchange: Exchange, event: h2.events.DataReceived) -> None:
         data = event.data or b""

@@ -32,7 +32,7 @@ from botocore.awsrequest import AWSResponse, HeadersDict
 from pykcl.aws.errors import sort_failure
 from pykcl.aws.kinesis import BadArgumentError, KinesisStream, NotFoundError, place_of
 from pykcl.aws.push.consumer import ConsumerCalls, find_active
-from pykcl.aws.push.subscription import NoSource, PushedEvents, Source, event_of
+from pykcl.aws.push.subscription import MAX_FULL, NoSource, PushedEvents, Source, event_of
 from pykcl.aws.transport.cbor import CBOR_TYPE, text_and_numbers
 from pykcl.aws.transport.get_records import REFUSALS, CborProbe, probe_of
 from pykcl.aws.transport.request_template import UnsupportedClient, client_settings_of, without_default_port
@@ -270,16 +270,22 @@ class BodyReader:
         try:
             for part in self._body.stream(_ONE_READ):
                 self._events.receive(part)
-                while self._events.is_full and not self._events.is_closed:
-                    self._room.wait()
-                    self._room.clear()
-                if self._events.is_closed:
+                if not self._wait_for_room():
                     break
         except Exception as error:  # noqa: BLE001 - whatever it is, the shard is read on by another subscription
             failure = sort_failure(error, doing=f"Reading the events of {self._shard_id}")
         with suppress(OSError):
             self._body.close()
         self._events.end(failure)
+
+    def _wait_for_room(self) -> bool:
+        """Return True once there is room to read on; False if nobody wants more."""
+        while self._events.is_full and not self._events.is_closed:
+            if not self._room.wait(MAX_FULL):
+                self._events.give_up()
+                return False
+            self._room.clear()
+        return not self._events.is_closed
 
     def taken(self, size: int) -> None:
         del size

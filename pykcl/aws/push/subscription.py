@@ -21,6 +21,8 @@ from pykcl.interfaces import Fetched
 
 MAX_UNREAD = 512 * 1024
 """Bytes that are held while nobody takes them, beside one message that is longer."""
+MAX_FULL = 20.0
+"""Seconds for which a subscription is kept that is full and that nobody reads. The service would end it, too."""
 
 
 class Source(Protocol):
@@ -57,7 +59,7 @@ class PushedEvents:
         self._messages: deque[bytes] = deque()
         self._received = self._taken = 0
         self._end: PyKclError | None = None
-        self._is_closed = False
+        self._is_closed = self._is_given_up = False
 
     @property
     def is_closed(self) -> bool:
@@ -67,6 +69,11 @@ class PushedEvents:
     def is_full(self) -> bool:
         """True while more is held than should be. Never before there is a whole message: that could not be taken."""
         return bool(self._messages) and self._received - self._taken >= MAX_UNREAD
+
+    @property
+    def held_bytes(self) -> int:
+        """See `interfaces.HoldsBytes`."""
+        return 0 if self._is_given_up else self._received - self._taken
 
     @property
     def unread_behind_first(self) -> int:
@@ -94,6 +101,15 @@ class PushedEvents:
         if failure is None and self._cutter.held:
             failure = TemporaryError("A subscription was cut off within an event. Subscribing again.")
         self._end = failure or SubscriptionOver("Kinesis has ended the subscription. Subscribing again.")
+        self._on_ready()
+
+    def give_up(self) -> None:
+        """Drop what was not taken for MAX_FULL, and end: it comes again by the next subscription."""
+        self._is_given_up = True
+        self._messages.clear()
+        self._end = self._end or SubscriptionOver(
+            "Nobody has read the subscription for long. Subscribing again."
+        )
         self._on_ready()
 
     def poll(self) -> Fetched | None:

@@ -72,7 +72,7 @@ the other workers report; without it pykcl reports none."""
 READ_REPORTS_ACTIONS = ("dynamodb:Scan",)
 """On the same table, of an operator: for the members that `leases list`, `doctor` and the web page show. Optional."""
 
-OPERATOR_STREAM_ACTIONS = (*STREAM_ACTIONS, "kinesis:ListStreamConsumers")
+OPERATOR_STREAM_ACTIONS = (*STREAM_ACTIONS, "kinesis:DescribeStreamConsumer", "kinesis:ListStreamConsumers")
 OPERATOR_FAN_OUT_ACTIONS = (*FAN_OUT_ACTIONS, "kinesis:DeregisterStreamConsumer")
 """For `fanout register` and `fanout deregister`."""
 OPERATOR_TABLE_ACTIONS = (

@@ -43,6 +43,16 @@ class StreamSummary:
     shard_metrics: tuple[str, ...] = ()
     distribution: str | None = None
 
+    def bill(self, consumers: int) -> str:
+        """Return the words for what so many consumers of enhanced fan-out are billed for."""
+        shards = self.open_shards
+        if shards is None:
+            return "AWS bills each consumer for every open shard and hour, and for what it reads."
+        return (
+            f"AWS bills {consumers} x {shards} = {consumers * shards} consumer-shard-hours an hour, and what is read "
+            "by them."
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Consumer:

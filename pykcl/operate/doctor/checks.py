@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 
 from pykcl.operate.aws.iam import actions_of
+from pykcl.operate.doctor.consumers import check_consumers
 from pykcl.operate.doctor.facts import (
     RENEWALS_SHOW,
     Facts,
@@ -441,6 +442,7 @@ def policy_command(facts: Facts) -> str:
     return command(
         "pykcl", "iam", "--application", facts.application_word, "--stream", facts.stream_word,
         *(("--table", own) if own is not None else ()),
+        *(("--fan-out", facts.consumer) if facts.consumer is not None else ()),
     )  # fmt: skip
 
 
@@ -661,9 +663,9 @@ def check_start(facts: Facts) -> Iterator[Finding]:
 
 
 CHECKS: tuple[Callable[[Facts], Iterable[Finding]], ...] = (
-    check_process, check_file, check_credentials, check_region, check_clock, check_reach, check_stream, check_lag,
-    check_unleased, check_table, check_rows, check_permissions, check_letters, check_peers, check_members,
-    check_progress, check_timing, check_room, check_worker_ids, check_start,
+    check_process, check_file, check_credentials, check_region, check_clock, check_reach, check_stream,
+    check_consumers, check_lag, check_unleased, check_table, check_rows, check_permissions, check_letters,
+    check_peers, check_members, check_progress, check_timing, check_room, check_worker_ids, check_start,
 )  # fmt: skip
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pykcl.config import Config
 from pykcl.model.dead_letter import Address
 from pykcl.model.lease import Lease
+from pykcl.model.shard import consumer_name
 from pykcl.operate.aws.iam import Identity, Probe, Simulation, worker_policy
 from pykcl.operate.aws.streams import StreamSummary
 from pykcl.operate.fleet import FleetOverview
@@ -163,6 +164,14 @@ class TableFacts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerFacts:
+    """The consumers of the stream. unused: names of those by which no application was seen reading."""
+
+    names: tuple[str, ...]
+    unused: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LetterFacts:
     """The destination of dead letters. text: as configured. account: that it names. trouble: why it is of no use, or
     ""; is_tried: False if nothing short of a letter would show that, or for the reason in why_untried. proven: the
@@ -181,7 +190,8 @@ class Facts:
     """All facts. config: with defaults for options not given; knows_failover: True if the failover time was given.
 
     connections: of one client of a worker. unleased: shards that are still to be read and have no row. lags: by lease
-    key, with those of `unleased`; None if they were not measured.
+    key, with those of `unleased`; None if they were not measured. consumers: None if the stream has none, or they could
+    not be listed.
     """
 
     config: Config
@@ -198,6 +208,12 @@ class Facts:
     unleased: tuple[Unleased, ...] = ()
     lags: Mapping[str, ShardLag] | None = None
     letters: LetterFacts | None = None
+    consumers: ConsumerFacts | None = None
+
+    @property
+    def consumer(self) -> str | None:
+        """The consumer by which the workers read, as is configured here or noted in a row; None: they poll."""
+        return consumer_of(self.config, self.table)
 
     @property
     def watch(self) -> WatchFacts | None:
@@ -218,6 +234,14 @@ class Facts:
         if self.stream is not None and self.stream.open_shards:
             return self.stream.open_shards
         return len(self.watch.open_leases) if self.watch is not None else 0
+
+
+def consumer_of(config: Config, table: TableFacts | None) -> str | None:
+    """Return the name of the consumer by which the workers read; None: they poll."""
+    if config.retrieval != "polling":
+        return consumer_name(config.consumer, config.application)
+    leases = table.watch.open_leases if table is not None and table.watch is not None else []
+    return next((lease.consumer for lease in leases if lease.consumer is not None), None)
 
 
 def address_of(config: Config) -> Address | None:
@@ -244,6 +268,7 @@ def needed_policy(facts: Facts) -> dict[str, object]:
         worker_metrics_table=config.worker_metrics_table,
         dead_letters=address_of(config),
         follow_leader=config.fleet_mode == "3x",
+        consumer=facts.consumer,
         metrics_namespace=(config.metrics_namespace or facts.application_word)
         if "cloudwatch" in config.metrics_sinks
         else None,

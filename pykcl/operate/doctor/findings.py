@@ -77,6 +77,12 @@ _KINDS: Mapping[str, Sequence[tuple[str, Level, str | None, str]]] = {
         ("keys-ignored", "info", "E28",
          "RecordDistributionStrategy is AUTO: records of one partition key lie in any shard, and come in no order"),
         ("stream-changing", "warning", None, "the stream is being created or changed"),
+        ("consumers-billed", "info", None,
+         "the stream has consumers of enhanced fan-out: AWS bills each of them for every open shard and hour"),
+        ("consumer-unused", "warning", None,
+         "no live application was found that reads by a consumer, which is billed all the same"),
+        ("consumer-missing", "error", None,
+         "the consumer that is configured here does not exist, and `register_consumer` is off"),
     ],
     "lag": [
         ("lag-ok", "ok", None, "how far the fleet is behind, against the retention"),

@@ -23,15 +23,18 @@ from pykcl.operate.aws.clients import OperatorClients
 from pykcl.operate.aws.iam import Prober, Simulation, identity_of, simulate
 from pykcl.operate.aws.lease_table import OwnTableNames, TableScanner, describe
 from pykcl.operate.aws.streams import StreamAdmin
+from pykcl.operate.doctor.consumers import DESCRIBE_CONSUMER, Watched, consumer_facts
 from pykcl.operate.doctor.facts import (
     RENEWALS_SHOW,
     AccountFacts,
+    ConsumerFacts,
     Facts,
     FileFacts,
     ProcessFacts,
     StreamFacts,
     TableFacts,
     WatchFacts,
+    consumer_of,
     needed_policy,
 )
 from pykcl.operate.doctor.letters import letter_facts
@@ -158,6 +161,7 @@ class _Gatherer:
         stream = self._stream(self._question.stream or (view.stream_arn if view is not None else None))
         unleased = self._unleased(view)
         lags = self._lags(stream, view, unleased)
+        consumers = self._consumers(stream, table)
         account = replace(facts.account, skew=self._prober.skew)
         facts = replace(
             facts,
@@ -166,6 +170,7 @@ class _Gatherer:
             stream=stream,
             unleased=unleased,
             lags=lags,
+            consumers=consumers,
             probes=tuple(self._prober.probes),
         )
         facts = replace(
@@ -338,6 +343,20 @@ class _Gatherer:
                 "kinesis:GetRecords",
                 lambda: self._kinesis.get_records(**arn, ShardIterator=iterator, Limit=1),
             )
+
+    def _consumers(self, stream: StreamFacts | None, table: TableFacts | None) -> ConsumerFacts | None:
+        arn = stream.arn if stream is not None else None
+        own = consumer_of(self._question.config, table)
+        if arn is not None and own is not None:
+            # SubscribeToShard is not tried: it would end the subscription of a worker.
+            self._prober.ask(
+                DESCRIBE_CONSUMER,
+                lambda: self._kinesis.describe_stream_consumer(StreamARN=arn, ConsumerName=own),
+            )
+        if arn is None or stream is None or not stream.consumers:
+            return None
+        watched = Watched(self._dynamodb, self._runtime, table if self._question.watch else None)
+        return consumer_facts(StreamAdmin(self._kinesis), arn, watched)
 
     def _unleased(self, view: TableSnapshot | None) -> tuple[Unleased, ...]:
         if view is None or view.streams:

@@ -49,6 +49,7 @@ export class Detail {
       ["Version", row.owner ? owner.version ?? "" : ""],
       ["Says of itself", owner.says ? [owner.says.state, owner.says.ready ? "ready" : "not ready", ...owner.says.troubles].join("; ") : ""],
       ["Next owner", row.next ? inert(row.next) : ""],
+      ["Read by", row.consumer ? `enhanced fan-out, consumer ${row.consumer}` : ""],
       ["Throughput", row.kib === undefined ? "" : `${row.kib} KiB/s`],
       ["Behind", row.lag ? (row.lag.behind === null ? `unknown: ${row.lag.why ?? ""}` : `${duration(row.lag.behind)}, told by ${row.lag.source} at ${clock(row.lag.at)}${row.lag.why ? `; ${row.lag.why}` : ""}`) : ""],
       ["Checkpoint", row.checkpoint ?? ""],

@@ -11,7 +11,7 @@ import pytest
 from event_streams import event
 
 from pykcl.aws.push.h2_link import MAX_PING, MAX_SILENCE, Exchange, Link, NoHttp2
-from pykcl.aws.push.subscription import MAX_UNREAD, PushedEvents, event_of
+from pykcl.aws.push.subscription import MAX_FULL, MAX_UNREAD, PushedEvents, event_of
 from pykcl.errors import AnswerRefused, SubscriptionOver, TemporaryError
 
 SHARD = "shardId-000000000000"
@@ -144,6 +144,44 @@ def test_the_service_sends_no_more_than_the_window_ahead_of_the_reader(link, ser
         link.taken(exchange)
     server.hear()
     assert server.h2.local_flow_control_window(exchange.stream_id) > MAX_UNREAD // 2
+
+
+def test_a_subscription_that_is_full_and_that_nobody_reads_for_20_seconds_ends_and_holds_nothing(
+    link, server, ask
+):
+    left, taken = ask(), ask()
+    for one in (left, taken):
+        server.answer(one, pushed(), headers=GOOD)
+        data = pushed("x" * 600_000)
+        server.answer(one, data[: server.h2.local_flow_control_window(one.stream_id)], headers=None)
+        link.receive(1.0)
+    assert taken.events.poll() is not None
+    link.taken(taken)
+    assert link.due_at == 1.0 + MAX_FULL
+    link.check(0.9 + MAX_FULL)
+    assert left.events.held_bytes == MAX_UNREAD
+    link.check(1.0 + MAX_FULL)
+    (reset,) = [one for one in server.hear() if isinstance(one, h2.events.StreamReset)]
+    assert reset.stream_id == left.stream_id
+    assert left.events.held_bytes == 0
+    with pytest.raises(SubscriptionOver):
+        left.events.poll()
+    assert taken.events.poll() is None
+    assert link.due_at == 1.0 + MAX_SILENCE
+
+
+def test_a_subscription_that_is_full_and_then_garbage_leaves_the_connection_alone(link, server, ask):
+    exchange, other = ask(), ask()
+    message = pushed("x" * 120_000)
+    last = pushed("x" * (120_000 + MAX_UNREAD - 2000 - 4 * len(message)))
+    server.answer(exchange, message * 3 + last + b"x" * 1500)
+    link.receive(1.0)
+    assert exchange.events.held_bytes > MAX_UNREAD - 4096
+    link.check(1.0 + MAX_FULL)
+    server.answer(other, pushed())
+    link.receive(30.0)
+    assert not link.is_closed
+    assert other.events.poll() is not None
 
 
 def test_an_event_that_is_longer_than_the_window_comes_whole(link, server, ask):

@@ -1,6 +1,20 @@
 """Whole workers that read by enhanced fan-out from the local AWS, over real sockets."""
 
+import threading
+
+import pytest
+
+from pykcl.aws.push import h2_link, stream
+from pykcl.aws.push.h2_links import of_process
+from pykcl.aws.push.stream import FanOutStream
+from pykcl.aws.push.subscription import MAX_FULL, PushedEvents
+from pykcl.local import consumers
+from pykcl.runtime import SystemRuntime
 from pykcl.testing import assert_at_least_once, assert_in_order
+from pykcl.worker.prefetch import MemoryBudget
+
+LONG = 60
+"""Seconds after which a test fails that waits for what does not come."""
 
 
 def nothing(record):
@@ -33,3 +47,81 @@ def test_the_next_worker_goes_on_at_the_checkpoint(kinesis, worker):
         result = running.wait_checkpointed()
         running.stop()
     assert (len(result.records), result.lost, result.duplicates) == (200, 0, 0)
+
+
+def noted(monkeypatch, owner, name, note):
+    """Call `note` after each call of a method, with what it was called with."""
+    called = getattr(owner, name)
+
+    def call(self, *args):
+        found = called(self, *args)
+        note(self, *args)
+        return found
+
+    monkeypatch.setattr(owner, name, call)
+
+
+@pytest.mark.parametrize("transport", ["h2", "http1"])
+def test_a_processor_that_works_for_long_holds_no_more_than_the_limit_and_reads_on_by_one_new_subscription(
+    kinesis, worker, monkeypatch, transport
+):
+    if transport == "http1":
+        monkeypatch.setattr(stream, "find_spec", lambda name: None)
+    monkeypatch.setattr(consumers, "TAKEOVER_MILLIS", 0)
+    for module in (h2_link, stream):
+        monkeypatch.setattr(module, "MAX_FULL", 0.0)
+    works, may_return, given_up = threading.Event(), threading.Event(), threading.Event()
+    subscribed, free = [], []
+    noted(monkeypatch, PushedEvents, "give_up", lambda self: given_up.set())
+    noted(monkeypatch, FanOutStream, "subscribe", lambda self, shard, *_: subscribed.append(shard))
+    noted(monkeypatch, MemoryBudget, "release", lambda self, size: free.append(self._free))
+
+    def slow(record):
+        works.set()
+        assert may_return.wait(LONG)
+
+    kinesis.create_stream("orders", 1)
+    kinesis.put("orders", "first")
+    running = worker(slow, "orders", retrieval="fanout")
+    assert works.wait(LONG)
+    limit = running.worker.config.max_buffered_bytes
+    kinesis.put("orders", *(f"{number} " + "x" * 100_000 for number in range(40)))
+    assert given_up.wait(LONG)
+    for module in (h2_link, stream):
+        monkeypatch.setattr(module, "MAX_FULL", MAX_FULL)
+    assert min(free) < limit - 500_000, "what nobody has read counts"
+    assert free[-1] > limit - 4096, "and is given back"
+    may_return.set()
+    result = running.wait_delivered()
+    running.stop()
+    assert_at_least_once(result)
+    assert_in_order(result)
+    assert (len(result.records), result.lost, result.duplicates) == (41, 0, 0)
+    assert len(subscribed) == 2
+    assert min(free) >= 0
+    assert free[-1] == limit
+
+
+def threads_of_pykcl():
+    return [one.name for one in threading.enumerate() if one.name.startswith("pykcl")]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_hundred_shards_take_two_connections_and_two_threads_more_than_polling(kinesis, worker):
+    kinesis.create_stream("orders", 100)
+    counts = []
+    for retrieval in ("polling", "fanout"):
+        running = worker(nothing, "orders", retrieval=retrieval)
+        kinesis.put("orders", *range(2000))
+        running.wait_delivered()
+        deadline, pause = SystemRuntime().monotonic() + LONG, threading.Event()
+        while not all(lease.has_answered for lease in running.worker.status().leases):
+            assert SystemRuntime().monotonic() < deadline
+            pause.wait(0.1)
+        counts.append(len(threads_of_pykcl()))
+        loads = [link.load for found in of_process(SystemRuntime())._links.values() for link in found]
+        running.stop()
+    assert counts[1] <= counts[0] + 2
+    assert len(loads) == 2
+    assert sum(loads) == 100

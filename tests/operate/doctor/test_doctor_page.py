@@ -35,5 +35,5 @@ def test_the_calls_named_on_the_page_are_those_that_are_made():
     assert set(re.findall(r"[A-Z]\w+", sentence)) == {
         "GetCallerIdentity", "DescribeTable", "DescribeTimeToLive", "Scan", "GetItem", "DescribeStreamSummary", "ListShards",
         "GetShardIterator",
-        "GetRecords", "ListStreams", "GetQueueUrl", "GetQueueAttributes",
+        "GetRecords", "ListStreamConsumers", "DescribeStreamConsumer", "ListStreams", "GetQueueUrl", "GetQueueAttributes",
     }  # fmt: skip

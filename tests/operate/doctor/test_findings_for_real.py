@@ -14,7 +14,7 @@ import click
 import pytest
 from botocore import xform_name
 from botocore.session import Session
-from doctor_world import APPLICATION, FAILOVER, OWNER, STREAM, World, shard
+from doctor_world import APPLICATION, FAILOVER, KEY, OWNER, STREAM, World, shard
 
 from pykcl.aws.credentials import ClientSpec
 from pykcl.cli.main import main
@@ -134,6 +134,58 @@ def test_looking_writes_nothing(world):
     }  # fmt: skip
 
 
+def unused(world):
+    return world.facts().consumers.unused
+
+
+def test_a_consumer_is_in_use_while_a_live_worker_reads_by_it_and_a_java_worker_by_that_of_its_application(
+    world,
+):
+    for name in (APPLICATION, "mine"):
+        world.aws.kinesis.register_consumer(STREAM, name)
+    world.change(metadata=world.note(consumer="mine"))
+    assert unused(world) == (APPLICATION,)
+    world.change(owner="java", metadata=None)
+    assert unused(world) == ("mine",)
+    world.beats_every = None
+    assert unused(world) == ("mine", APPLICATION)
+    world.asked["watch"] = False
+    assert unused(world) == ()
+
+
+def test_the_lease_table_of_a_consumers_name_is_watched_too(world):
+    world.aws.kinesis.register_consumer(STREAM, "others-app")
+    world.dynamodb.create_table(TableName="others-app", KeySchema=[{"AttributeName": "leaseKey", "KeyType": "HASH"}],
+                                AttributeDefinitions=[KEY], BillingMode="PAY_PER_REQUEST")  # fmt: skip
+    counter = iter(range(1, 10_000))
+
+    def beat():
+        lease = world.lease(0, owner="java", metadata=None, counter=next(counter))
+        world.dynamodb.put_item(TableName="others-app", Item=to_item(lease))
+
+    beat()
+    world.beat = beat
+    assert unused(world) == ()
+    world.beats_every = None
+    assert unused(world) == ("others-app",)
+    world.refuse("AccessDeniedException", "Scan")
+    assert unused(world) == ()
+
+
+def test_fan_out_is_asked_for_by_the_name_of_its_consumer_and_granted_with_it(world):
+    world.change(metadata=world.note(consumer="mine"))
+    asked = len(list(world.aws.requests))
+    findings = world.findings()
+    called = {one.operation for one in list(world.aws.requests)[asked:]}
+    assert "DescribeStreamConsumer" in called
+    assert not called & {"SubscribeToShard", "RegisterStreamConsumer"}
+    assert "kinesis:SubscribeToShard" in findings["permissions-unproven"].text
+    world.refuse("AccessDeniedException", "DescribeStreamConsumer")
+    denied = world.findings()["permission-denied"]
+    assert "kinesis:DescribeStreamConsumer" in denied.text
+    assert denied.fix.endswith("--fan-out mine")
+
+
 # -- credentials, region, clock, reach -------------------------------------------------------------------------
 
 
@@ -224,6 +276,21 @@ def _(world):
 def _(world):
     world.aws.kinesis.delete_stream(STREAM)
     world.aws.kinesis.create_stream(STREAM, 2, mode="ON_DEMAND", distribution="AUTO")
+
+
+@makes("consumers-billed", "AWS bills 1 x 2 = 2 consumer-shard-hours an hour")
+def _(world):
+    world.aws.kinesis.register_consumer(STREAM, APPLICATION)
+
+
+@makes("consumer-unused", "reads by the consumer 'orders-app'")
+def _(world):
+    world.aws.kinesis.register_consumer(STREAM, APPLICATION)
+
+
+@makes("consumer-missing", "has no consumer 'mine', and register_consumer is off")
+def _(world):
+    world.config |= {"retrieval": "fanout", "consumer": "mine", "register_consumer": False}
 
 
 @makes("stream-changing", "UPDATING")

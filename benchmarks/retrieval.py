@@ -1,0 +1,210 @@
+"""Polling and enhanced fan-out side by side: idle shards, latency, CPU per record; each worker in a process.
+
+    python -m benchmarks.retrieval [--retrieval polling,fanout] [--shards 100] [--idle 30] [--records 60] [--count 16000]
+
+On the local AWS, over HTTP without TLS. idle: threads, connections that carry subscriptions, and CPU a minute and shard
+while nothing is put, heartbeats and all. latency: from before the call of PutRecord until process_records has the
+record, at the tip, one record after the other. CPU per record: until a burst was processed, the median of three. CPU is
+of the worker's process alone; latency is of the whole machine, and other work on it makes it longer.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import statistics
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar
+
+import boto3
+
+from benchmarks.canned import Shape
+from benchmarks.local_stream import Server, Side, local_aws
+from benchmarks.machine import busy, described, machine
+from benchmarks.processes import Child
+from benchmarks.readers import EVERY_SECOND, REGION, surroundings
+from benchmarks.results import Results
+from pykcl import Batch, RecordProcessor, Worker
+from pykcl.aws.push.h2_links import of_process
+from pykcl.runtime import SystemRuntime
+from pykcl.worker.worker import tune_collector
+
+KINDS = ("polling", "fanout")
+SHAPE = Shape("1 KB", 1000, 1000)
+FEW_SHARDS = 4
+MORE_THREADS = 2
+"""A goal: threads beside those of polling."""
+_STAMP = b"put at "
+_PATIENCE = 120.0
+
+
+def main() -> int:
+    options = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    options.add_argument("--retrieval", default=",".join(KINDS), help="which to measure, separated by commas")
+    options.add_argument("--shards", type=int, default=100, help="idle ones")
+    options.add_argument("--idle", type=float, default=30.0, help="seconds")
+    options.add_argument("--records", type=int, default=60, help="whose latency is measured")
+    options.add_argument("--count", type=int, default=16_000, help="records of a burst")
+    options.add_argument("--encoding", default="auto", help="record_encoding of the workers")
+    options.add_argument(
+        "--worker", nargs=2, metavar=("RETRIEVAL", "ENCODING"), help="be a worker that is measured"
+    )
+    chosen = options.parse_args()
+    if chosen.worker:
+        work(*chosen.worker)
+        return 0
+    kinds = tuple(kind for kind in KINDS if kind in chosen.retrieval.split(","))
+    results = Results("retrieval", machine())
+    print(described(results.versions), busy(), sep="\n")
+    with running(kinds, chosen.shards, chosen.encoding) as (_, workers):
+        idle(results, workers, chosen.shards, chosen.idle)
+    with running(kinds, FEW_SHARDS, chosen.encoding) as (server, workers):
+        latency(server, workers, chosen.records)
+        cpu_per_record(server, workers, chosen.count)
+    results.print_goals()
+    results.save()
+    return results.exit_code
+
+
+@contextmanager
+def running(kinds: tuple[str, ...], shards: int, encoding: str) -> Iterator[tuple[Server, dict[str, Child]]]:
+    """A local AWS with a stream for each kind, and a worker for each that reads all of its shards."""
+    with local_aws(kinds, shards) as server, tempfile.TemporaryDirectory() as logs, ExitStack() as stack:
+        workers = {}
+        for kind in kinds:
+            command = [sys.executable, "-m", "benchmarks.retrieval", "--worker", kind, encoding]
+            workers[kind] = Child(kind, command, surroundings(server.url, None), Path(logs))
+            stack.callback(workers[kind].end)
+        for kind, worker in workers.items():
+            deadline = time.monotonic() + _PATIENCE
+            while worker.ask("count")["read"] < shards:
+                if time.monotonic() > deadline:
+                    raise RuntimeError(f"{kind}: not all of {shards} shards were read after {_PATIENCE:g} s")
+                time.sleep(0.2)
+        yield server, workers
+
+
+def idle(results: Results, workers: dict[str, Child], shards: int, seconds: float) -> None:
+    time.sleep(2.0)
+    before = {kind: worker.cpu for kind, worker in workers.items()}
+    time.sleep(seconds)
+    threads, cpu = {}, {}
+    for kind, worker in workers.items():
+        cpu[kind] = spent = (worker.cpu - before[kind]) / seconds / shards * 60_000
+        found = worker.ask("count")
+        threads[kind] = found["threads"]
+        print(
+            f"idle    {kind:8}{shards:5} shards{spent:8.2f} ms CPU a minute and shard{found['threads']:5} threads"
+            f"{found['links']:3} connections for subscriptions{worker.memory / 2**20:5.0f} MiB",
+            flush=True,
+        )
+    if len(threads) == len(KINDS):
+        more = float(threads["fanout"] - threads["polling"])
+        results.at_most("threads of enhanced fan-out beside polling", MORE_THREADS, more, "")
+        share = cpu["fanout"] / cpu["polling"]
+        results.at_most("CPU of an idle shard, enhanced fan-out by polling", 1.0, share, "x")
+
+
+def latency(server: Server, workers: dict[str, Child], records: int) -> None:
+    kinesis = boto3.client(
+        "kinesis",
+        endpoint_url=server.url,
+        region_name=REGION,
+        aws_access_key_id="-",
+        aws_secret_access_key="-",
+    )
+    chance = random.Random(1)
+    for kind, worker in workers.items():
+        found: list[float] = []
+        for number in range(records):
+            data = _STAMP + str(time.monotonic_ns()).encode()
+            kinesis.put_record(StreamName=kind, Data=data, PartitionKey=f"key-{number}")
+            while len(found) <= number:
+                time.sleep(0.01)
+                found += worker.ask("count")["latencies"]
+            time.sleep(chance.uniform(0.0, 0.5))
+        low, *_, high = statistics.quantiles(found, n=10)
+        middle = statistics.median(found)
+        print(
+            f"latency {kind:8}{middle:8.1f} ms median{low:8.1f} at 10 %{high:8.1f} at 90 % of {records}",
+            flush=True,
+        )
+
+
+def cpu_per_record(server: Server, workers: dict[str, Child], count: int) -> None:
+    sides = [
+        Side(kind, kind, server, partial(records_of, worker), partial(cpu_of, worker))
+        for kind, worker in workers.items()
+    ]
+    for side in sides:
+        side.give(count, SHAPE)
+    found: dict[str, list[float]] = {side.name: [] for side in sides}
+    for _ in range(3):
+        for side in sides:
+            found[side.name].append(side.spent_on(count, SHAPE)[0] / count * 1e6)
+    for kind, spent in found.items():
+        print(f"CPU     {kind:8}{statistics.median(spent):8.1f} us a record of {SHAPE.name}", flush=True)
+
+
+def records_of(worker: Child) -> int:
+    return worker.count()[0]
+
+
+def cpu_of(worker: Child) -> float:
+    return worker.cpu
+
+
+class Noting(RecordProcessor):
+    """Notes how many records it was given, and how old those were that say when they were put."""
+
+    all: ClassVar[list[Noting]] = []
+    latencies: ClassVar[list[float]] = []
+
+    def __init__(self) -> None:
+        self.records = self.bytes = 0
+        self.all.append(self)
+
+    def process_records(self, batch: Batch) -> None:
+        now = time.monotonic_ns()
+        for record in batch:
+            data = record.data
+            self.bytes += len(data)
+            if data.startswith(_STAMP):
+                self.latencies.append((now - int(data[len(_STAMP) :])) / 1e6)
+        self.records += len(batch)
+
+
+def work(retrieval: Any, encoding: Any) -> None:
+    """Be a worker that answers each line with what it has done so far."""
+    with Worker(
+        f"bench-{os.getpid()}",
+        stream=retrieval,
+        processor=Noting,
+        retrieval=retrieval,
+        record_encoding=encoding,
+        initial_position="TRIM_HORIZON",
+        **EVERY_SECOND,
+    ) as worker:
+        tune_collector()
+        links = of_process(SystemRuntime())
+        for _ in sys.stdin:
+            latencies = [Noting.latencies.pop(0) for _ in range(len(Noting.latencies))]
+            said = {
+                "records": sum(one.records for one in Noting.all), "bytes": sum(one.bytes for one in Noting.all),
+                "read": sum(lease.has_answered for lease in worker.status().leases), "latencies": latencies,
+                "threads": threading.active_count(), "links": sum(len(found) for found in links._links.values()),
+            }  # fmt: skip
+            print(json.dumps(said), flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
