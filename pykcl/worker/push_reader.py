@@ -22,16 +22,18 @@ from pykcl.errors import (
 from pykcl.events import SubscriptionContested
 from pykcl.interfaces import Fetched, Subscription
 from pykcl.metrics import catalog
-from pykcl.model.checkpoint import Checkpoint, ReadFrom
-from pykcl.model.shard import HashRange, Shard
+from pykcl.model.checkpoint import ReadFrom
+from pykcl.model.shard import Shard
 from pykcl.planning.push_schedule import (
     PushSchedule,
     after_break,
     after_call,
     after_event,
     after_refusal,
+    after_silence,
     after_subscribing,
     after_taking,
+    is_given_up,
 )
 from pykcl.planning.read_schedule import PollWindow
 from pykcl.runtime import Event as Flag
@@ -45,7 +47,7 @@ from pykcl.worker.reading_place import Page, ReadingPlace
 class PushReader:
     """Reader of one shard, with the methods of ShardReader. Used by one thread; `_on_ready` is called by any.
 
-    first, after, reserve: as of ShardReader. wake: set when there is something to read.
+    place, reserve: as of ShardReader. wake: set when there is something to read.
     """
 
     def __init__(
@@ -53,9 +55,7 @@ class PushReader:
         context: Context,
         consumer: FanOutConsumer,
         held: HeldLease,
-        hash_range: HashRange | None,
-        first: ReadFrom,
-        after: Checkpoint | None,
+        place: ReadingPlace,
         wake: Flag,
         reserve: Callable[[int, Callable[[], bool]], bool] | None = None,
     ) -> None:
@@ -66,11 +66,9 @@ class PushReader:
         # and an account may ask twenty times a second.
         self._is_confirmed = False
         # When the consumer was found to be deleted, monotonic seconds.
-        self._gone_at: float | None = None
+        self.gone_at: float | None = None
         self._reserve = reserve or context.memory.reserve_page
-        self._place = ReadingPlace(context, held.key, hash_range, first, after)
-        # Behind the last delivered event; None before the first one.
-        self._behind: ReadFrom | None = None
+        self._place = place
         self._schedule = PushSchedule()
         self._subscription: Subscription | None = None
         # Whether `poll` may have something: True until it had nothing.
@@ -118,13 +116,12 @@ class PushReader:
         context = self._context
         if not self._is_confirmed:
             context.identity.confirm_before_opening()
-        if self._gone_at is not None:
-            self._consumer.prepare_again(self._gone_at)
-            self._gone_at = None
-        start = self._behind or self._place.open_at
-        if self._behind is None:
-            # Before the call: also one without an answer may have begun to push.
-            self._place.opened(context.stream.server_time_millis())
+        if self.gone_at is not None:
+            self._consumer.prepare_again(self.gone_at)
+            self.gone_at = None
+        start = self._place.start
+        # Before the call: also one without an answer may have begun to push.
+        self._place.opened(context.stream.server_time_millis())
         called_at, self._is_ready = self._now, True
         try:
             with context.meter.timed(catalog.SUBSCRIBE_TO_SHARD, self._shard_id):
@@ -134,7 +131,7 @@ class PushReader:
             return False
         except PyKclError as error:
             self._is_confirmed = False
-            self._gone_at = called_at if isinstance(error, ConsumerGone) else None
+            self.gone_at = called_at if isinstance(error, ConsumerGone) else None
             self._schedule = after_call(self._schedule, self._now, context.runtime.random())
             raise
         self._schedule = after_subscribing(self._schedule, self._now, context.runtime.random())
@@ -188,6 +185,7 @@ class PushReader:
             self._schedule = after_event(self._schedule, self._now)
         elif is_idle:
             # It is to be renewed, or is silent.
+            self._schedule = after_silence(self._schedule, self._now)
             self._end()
         return fetched
 
@@ -223,12 +221,16 @@ class PushReader:
         if fetched.records:
             self._place.delivered(fetched.records)
         if fetched.next_iterator is not None:
-            self._behind = ReadFrom("AFTER_SEQUENCE_NUMBER", sequence_number=fetched.next_iterator)
+            self._place.behind = ReadFrom("AFTER_SEQUENCE_NUMBER", sequence_number=fetched.next_iterator)
         self._place.is_overtaken_soon(fetched)
         self.children = fetched.children
         self._reserved -= keep(self._reserved)
         self.drop()
         return 0.0
+
+    def is_given_up(self, *, is_trial: bool) -> bool:
+        """Return True once the shard is better read by polls; see `push_schedule`."""
+        return is_given_up(self._schedule, self._now, is_trial=is_trial)
 
     # -- waiting -------------------------------------------------------------------------------------------------
 
