@@ -12,6 +12,7 @@ from pykcl.cli.console import say
 from pykcl.cli.errors import usage
 from pykcl.cli.options import Verb
 from pykcl.cli.target import Target, fleet_options
+from pykcl.config import Config
 from pykcl.errors import ConfigError
 from pykcl.model.dead_letter import Address
 
@@ -68,7 +69,8 @@ _ARN = re.compile(
     "--fan-out",
     "consumer",
     metavar="CONSUMER",
-    help="Allow enhanced fan-out by this consumer, or with --for operator to register and deregister it.",
+    help="Allow enhanced fan-out by this consumer (default: as in the file), or with --for operator to register and "
+    "deregister it.",
 )
 @click.option("--put", is_flag=True, help="With --for operator: also allow putting records.")
 @click.option("--simulate", is_flag=True, help="With --for operator: also allow `doctor --simulate-iam`.")
@@ -100,8 +102,8 @@ def iam(
 ) -> None:
     """Print the minimal IAM policy of a worker or an operator.
 
-    Needs --application and --stream. Nothing is sent to AWS. Metrics, table creation and the state table are as in the
-    file of -c or -p. If account or region are unknown, the policy contains the placeholders ACCOUNT
+    Needs --application and --stream. Nothing is sent to AWS. Metrics, table creation, enhanced fan-out and the state
+    table are as in the file of -c or -p. If account or region are unknown, the policy contains the placeholders ACCOUNT
     and REGION.
     """
     from pykcl.operate.aws.iam import operator_policy, terraform_of, worker_policy
@@ -119,7 +121,7 @@ def iam(
         "coordinator_state_table": config.coordinator_state_table,
         "worker_metrics_table": config.worker_metrics_table,
         "dead_letters": address,
-        "consumer": consumer,
+        "consumer": consumer or (_consumer_of(config) if whose == "worker" else None),
         **places,
     }
     if whose == "operator":
@@ -147,6 +149,14 @@ def _ask_for_missing(places: dict[str, str]) -> None:
             f"pykcl: put in {' and '.join(missing)}, or give the stream as ARN (or --region, --account).",
             err=True,
         )
+
+
+def _consumer_of(config: Config) -> str | None:
+    """Return the name of the consumer by which a worker reads; None: it polls."""
+    if config.retrieval == "polling":
+        return None
+    named = config.consumer or config.application
+    return named.rpartition("/consumer/")[2].partition(":")[0]
 
 
 def _letters_to(text: str | None) -> Address | None:

@@ -128,8 +128,8 @@ class PushWorld(CheckedWorld):
     def _create_checkers(self) -> None:
         rng = random.Random(f"{self.simulation.seed}/pushes")
         # In every other world records are polled where they cannot be pushed.
-        may_poll = random.Random(f"{self.simulation.seed}/retrieval").random() < 0.5
-        self.options["retrieval"] = "fanout-or-polling" if may_poll else "fanout"
+        choice = random.Random(f"{self.simulation.seed}/retrieval")
+        self.options["retrieval"] = choice.choice(("fanout", "fanout-or-polling"))
         self.kinesis.subscription_seconds = rng.choice(_SUBSCRIPTION_SECONDS)
         super()._create_checkers()
         # A backlog is delivered without pauses, and a batch that is skipped counts as no reason for its checkpoint.
