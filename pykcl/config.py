@@ -16,50 +16,14 @@ from pykcl.metrics.catalog import MetricsLevel, metrics_problem, parts
 from pykcl.model.checkpoint import StartPosition
 from pykcl.model.dead_letter import Address
 from pykcl.model.shard import STREAM_ARN, consumer_problem
-from pykcl.times import epoch_millis, parse_time
-
-
-def start_position(start: str | datetime) -> StartPosition:
-    """Return `start` as a value. Raises ConfigError."""
-    if isinstance(start, str):
-        if start in ("LATEST", "TRIM_HORIZON"):
-            return StartPosition(start)  # type: ignore[arg-type]
-        return StartPosition("AT_TIMESTAMP", at_millis=_time_of(start))
-    if not isinstance(start, datetime):
-        raise ConfigError(
-            f"initial_position={shown(start)} is not a position. Use 'LATEST', 'TRIM_HORIZON' or an aware datetime."
-        )
-    if start.tzinfo is None:
-        raise ConfigError(
-            f"initial_position={start.isoformat()} has no time zone. Say which: add 'Z' or an offset."
-        )
-    at_millis = epoch_millis(start)
-    if at_millis is None:
-        raise ConfigError(
-            f"initial_position={start.isoformat()} is before 1970 or beyond the calendar. No record is that old."
-        )
-    return StartPosition("AT_TIMESTAMP", at_millis=at_millis)
-
-
-def _time_of(text: str) -> int:
-    if text[:1].isdigit():
-        try:
-            return parse_time(text)
-        except ConfigError as error:
-            raise ConfigError(f"initial_position={error}") from None
-    near = difflib.get_close_matches(text.upper(), ["LATEST", "TRIM_HORIZON"], n=1)
-    hint = f" Did you mean {near[0]!r}?" if near else ""
-    raise ConfigError(
-        f"initial_position={text!r} is not a position.{hint} "
-        "Use LATEST, TRIM_HORIZON or a time such as 2026-11-20T09:00:00Z."
-    )
-
+from pykcl.times import start_position
 
 CheckpointMode = Literal["auto", "interval", "manual", "ack"]
 OnError = Literal["retry", "skip", "raise"]
 HttpTransport = Literal["auto", "direct", "boto3"]
 RecordEncoding = Literal["auto", "cbor", "json"]
-Retrieval = Literal["polling", "fanout"]
+Retrieval = Literal["polling", "fanout", "fanout-or-polling"]
+FanoutTransport = Literal["auto", "h2", "http1"]
 LeaseScanMode = Literal["auto", "full", "segmented"]
 FleetMode = Literal["auto", "2x", "3x"]
 Eligibility = Literal["never", "fallback", "equal"]
@@ -136,11 +100,15 @@ class Config:
     call_with_empty_batches: bool = False
     """Whether process_records is called with an empty batch, too, when a read brought nothing."""
     retrieval: Retrieval = "polling"
-    """How records are read. "polling": by GetRecords. "fanout": Kinesis pushes and bills them (enhanced fan-out)."""
+    """How records are read. "polling": by GetRecords. "fanout": Kinesis pushes and bills them (enhanced fan-out).
+    "fanout-or-polling": the same, and by GetRecords where that cannot be, until it can."""
     consumer: str | None = None
     """Name or ARN of the consumer of enhanced fan-out; one application can use it. None: that of the application."""
     register_consumer: bool = True
     """Whether a missing consumer may be registered. It is billed until somebody deregisters it."""
+    fanout_transport: FanoutTransport = "auto"
+    """How pushed records travel. "h2": over HTTP/2, which needs pykcl[fanout]. "http1": over HTTP/1.1, at a connection
+    and a thread for each shard. "auto": "h2" where it can be."""
     idle_time_between_reads: float | None = None
     """Pause between reads of a shard that is caught up. None: 0.25 s while records arrive, up to 1 s while none do."""
     max_buffered_bytes: int = 256 * 1024 * 1024
@@ -227,7 +195,7 @@ class Config:
         _check_choices(self)
         _check_policies(self)
         problem = metrics_problem(self.metrics, self.metrics_dimensions, self.metrics_namespace)
-        if self.retrieval == "fanout" and not problem:
+        if self.retrieval != "polling" and not problem:
             problem = consumer_problem(self.consumer, self.application, self.stream)
         if problem:
             raise ConfigError(problem)
@@ -455,7 +423,8 @@ def _check_choices(config: Config) -> None:
         ("on_error", ("retry", "skip", "raise")),
         ("http_transport", ("auto", "direct", "boto3")),
         ("record_encoding", ("auto", "cbor", "json")),
-        ("retrieval", ("polling", "fanout")),
+        ("retrieval", ("polling", "fanout", "fanout-or-polling")),
+        ("fanout_transport", ("auto", "h2", "http1")),
         ("lease_scan_mode", ("auto", "full", "segmented")),
         ("fleet_mode", ("auto", "2x", "3x")),
         ("leader", ("never", "fallback", "equal")),
@@ -467,21 +436,23 @@ def _check_choices(config: Config) -> None:
             near = difflib.get_close_matches(value if isinstance(value, str) else "", allowed, n=1)
             hint = f" Did you mean {near[0]!r}?" if near else ""
             raise ConfigError(f"{name}={shown(value)} is not one of {', '.join(map(repr, allowed))}.{hint}")
-    for option, mode, name, why in (
-        ("checkpoint_mode", "interval", "checkpoint_interval", "nothing is written at intervals"),
-        ("checkpoint_mode", "ack", "max_unacked", "nothing is acked"),
-        ("retrieval", "fanout", "consumer", "GetRecords has no consumers"),
-        ("retrieval", "fanout", "register_consumer", "GetRecords has no consumers"),
+    fan_out, no_consumers = ("fanout", "fanout-or-polling"), "GetRecords has no consumers"
+    for option, modes, name, why in (
+        ("checkpoint_mode", ("interval",), "checkpoint_interval", "nothing is written at intervals"),
+        ("checkpoint_mode", ("ack",), "max_unacked", "nothing is acked"),
+        ("retrieval", fan_out, "consumer", no_consumers),
+        ("retrieval", fan_out, "register_consumer", no_consumers),
+        ("retrieval", fan_out, "fanout_transport", "nothing is pushed"),
     ):
         value, default, chosen = (
             getattr(config, name),
             Config.__dataclass_fields__[name].default,
             getattr(config, option),
         )
-        if chosen != mode and value != default:
+        if chosen not in modes and value != default:
             raise ConfigError(
                 f"{name}={shown(value)} has no meaning with {option}={chosen!r}: {why}. "
-                f"Use {option}={mode!r}, or drop {name}."
+                f"Use {option}={modes[0]!r}, or drop {name}."
             )
     if config.record_encoding == "cbor" and config.http_transport == "boto3":
         raise ConfigError(

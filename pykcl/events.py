@@ -865,6 +865,16 @@ class RetentionAlmostExceeded(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FanOutUnavailable(Event):
+    """Records are polled instead. shard: None: all shards of the worker, for lack of the consumer."""
+
+    LEVEL = logging.WARNING
+    TEXT = "enhanced fan-out cannot be had, records are polled until it can"
+    shard: str | None
+    cause: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SubscriptionContested(Event):
     """Others have come in the way of three subscriptions within a minute, while the lease was this worker's."""
 

@@ -1,11 +1,13 @@
-"""Instants and durations as people write them, and as pykcl shows them: one grammar for commands, files and options."""
+"""Times, durations and initial positions as people write them, and as pykcl shows them: one grammar for all of it."""
 
 from __future__ import annotations
 
+import difflib
 import re
 from datetime import UTC, datetime, timedelta
 
-from pykcl.errors import ConfigError
+from pykcl.errors import ConfigError, shown
+from pykcl.model.checkpoint import StartPosition
 
 TIME_EXAMPLE = "2026-11-20T09:00Z or 2026-11-20T10:00:00.250+01:00"
 LAST_MILLIS = 253_402_300_799_999
@@ -41,6 +43,42 @@ def parse_time(text: str) -> int:
     if millis is None:
         raise ConfigError(f"{named} is before 1970 or after 9999. Write it like {TIME_EXAMPLE}.")
     return millis
+
+
+def start_position(start: str | datetime) -> StartPosition:
+    """Return `start` as a value. Raises ConfigError."""
+    if isinstance(start, str):
+        if start in ("LATEST", "TRIM_HORIZON"):
+            return StartPosition(start)  # type: ignore[arg-type]
+        return StartPosition("AT_TIMESTAMP", at_millis=_time_of(start))
+    if not isinstance(start, datetime):
+        raise ConfigError(
+            f"initial_position={shown(start)} is not a position. Use 'LATEST', 'TRIM_HORIZON' or an aware datetime."
+        )
+    if start.tzinfo is None:
+        raise ConfigError(
+            f"initial_position={start.isoformat()} has no time zone. Say which: add 'Z' or an offset."
+        )
+    at_millis = epoch_millis(start)
+    if at_millis is None:
+        raise ConfigError(
+            f"initial_position={start.isoformat()} is before 1970 or beyond the calendar. No record is that old."
+        )
+    return StartPosition("AT_TIMESTAMP", at_millis=at_millis)
+
+
+def _time_of(text: str) -> int:
+    if text[:1].isdigit():
+        try:
+            return parse_time(text)
+        except ConfigError as error:
+            raise ConfigError(f"initial_position={error}") from None
+    near = difflib.get_close_matches(text.upper(), ["LATEST", "TRIM_HORIZON"], n=1)
+    hint = f" Did you mean {near[0]!r}?" if near else ""
+    raise ConfigError(
+        f"initial_position={text!r} is not a position.{hint} "
+        "Use LATEST, TRIM_HORIZON or a time such as 2026-11-20T09:00:00Z."
+    )
 
 
 def epoch_millis(moment: datetime) -> int | None:

@@ -43,7 +43,7 @@ ALLOWED = {
     "model": VALUES,
     "dead_letters": VALUES | {"aws", "config", "interfaces", "runtime"},
     "config": VALUES | {"times"},
-    "times": {"errors"},
+    "times": VALUES,
     "examples": {"Batch", "InitializationInput", "RecordProcessor", "Worker"},
     "metrics": {"config", "errors", "events", "metrics", "model", "runtime", "status"},
     "processor": VALUES,

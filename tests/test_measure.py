@@ -14,7 +14,7 @@ REACHED = {
 SIZES = {
     "files of pykcl/": 308,
     "lines of pykcl/": 79_800,
-    "lines of the core": 34_300,
+    "lines of the core": 34_450,
     "lines of tests/": 122_500,
 }
 """Sizes that may not be exceeded. A change that needs more raises the number here and gives the reason in its message."""

@@ -61,7 +61,6 @@ def connect(
     `aws.cloudwatch`); a client given here is used as it is. Raises ConfigError without a region, SetupError
     without credentials.
     """
-    from pykcl.aws.kinesis import KinesisStream
     from pykcl.aws.lease_table import DynamoDBLeaseTable
 
     given = given_clients(clients)
@@ -90,12 +89,7 @@ def connect(
         http_transport=config.http_transport,
         gone_after=gone_after,
     )
-    stream: Callable[..., Stream] = KinesisStream
-    if config.retrieval == "fanout":
-        from pykcl.aws.push.stream import FanOutStream
-
-        consumer = config.consumer or config.application
-        stream = partial(FanOutStream, consumer=consumer, register=config.register_consumer, stop=stop)
+    stream = _stream_class(config, stop)
     return table, stream(
         given["kinesis"],
         config.stream,
@@ -103,6 +97,23 @@ def connect(
         http_transport=config.http_transport,
         record_encoding=config.record_encoding,
         gone_after=gone_after,
+    )
+
+
+def _stream_class(config: Config, stop: Event | None) -> Callable[..., Stream]:
+    """Return the class of the stream, with what only one that pushes has to know."""
+    if config.retrieval == "polling":
+        from pykcl.aws.kinesis import KinesisStream
+
+        return KinesisStream
+    from pykcl.aws.push.stream import FanOutStream
+
+    return partial(
+        FanOutStream,
+        consumer=config.consumer or config.application,
+        register=config.register_consumer,
+        stop=stop,
+        push_transport=config.fanout_transport,
     )
 
 

@@ -102,9 +102,9 @@ def iam(
 ) -> None:
     """Print the minimal IAM policy of a worker or an operator.
 
-    Needs --application and --stream. Nothing is sent to AWS. Metrics, table creation, the state table and enhanced
-    fan-out are as in the file of -c or -p. If account or region are unknown, the policy contains the placeholders
-    ACCOUNT and REGION.
+    Needs --application and --stream. Nothing is sent to AWS. Metrics, table creation, enhanced fan-out and the state
+    table are as in the file of -c or -p. If account or region are unknown, the policy contains the placeholders ACCOUNT
+    and REGION.
     """
     from pykcl.operate.aws.iam import operator_policy, terraform_of, worker_policy
 

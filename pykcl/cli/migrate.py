@@ -73,6 +73,7 @@ def _migration(file: Path, code: tuple[Path, ...], reads_table: bool) -> Migrati
     from pykcl.compat.properties.parsing import retrieval_of
 
     properties = read_properties(file)
+    retrieval = retrieval_of(properties)
     found = interpret(properties, entry_point="kclpy")
     # Without a program it is the children of executableName that go on.
     of_children = None if code else interpret(properties, entry_point="multilang")
@@ -83,7 +84,7 @@ def _migration(file: Path, code: tuple[Path, ...], reads_table: bool) -> Migrati
         properties=str(file),
         config_file=CONFIG_FILE,
         program=str(code[0]) if code else None,
-        used_fanout=retrieval_of(properties).java_uses_fanout,
+        leaves_fanout=retrieval.java_uses_fanout and not retrieval.pushes,
         consumer=found_out.consumer_of(properties, found.config),
     )
     return found_out.Migration(

@@ -126,7 +126,7 @@ ON_ERROR = click.option(
 ACCEPT_POLLING = click.option(
     "--accept-polling",
     is_flag=True,
-    help="Do not warn that pykcl polls where Java KCL used enhanced fan-out.",
+    help="Read by polling where Java KCL, by the same .properties file, uses enhanced fan-out.",
 )
 OPTION = click.option(
     "--option",

@@ -156,14 +156,15 @@ def settings_of(
     base = ({"checkpoint_mode": "manual"} if entry_point != "native" else dict(defaults or {})) | of_local
     specs: Mapping[str, ClientSpec] | None = None
     found: Interpretation | None = None
+    later = {**from_environment(os.environ), **overrides}
     if properties is not None:
-        found = _interpreted(properties, entry_point, accept_polling, shows_verdicts=shows_verdicts)
+        polls = accept_polling or later.get("retrieval") == "polling"
+        found = _interpreted(properties, entry_point, polls, shows_verdicts=shows_verdicts)
         base = options_of(found.config) | of_local
         specs = found.clients
     elif config_file is not None:
         options, specs = _from_toml(config_file)
         base |= options
-    later = {**from_environment(os.environ), **overrides}
     if (
         entry_point == "kclpy"
         and properties is None
@@ -220,11 +221,11 @@ def _from_toml(path: Path) -> tuple[Mapping[str, Any], Mapping[str, ClientSpec] 
 
 
 def _interpreted(
-    path: Path, entry_point: EntryPoint, accept_polling: bool, *, shows_verdicts: bool
+    path: Path, entry_point: EntryPoint, accepts_polling: bool, *, shows_verdicts: bool
 ) -> Interpretation:
     from pykcl.compat.properties import interpret, read_properties, verdict_table
 
-    found = interpret(read_properties(path), entry_point=entry_point)
+    found = interpret(read_properties(path), entry_point=entry_point, accepts_polling=accepts_polling)
     if not shows_verdicts:
         return found
     announce(verdict_table(found.verdicts), err=True)
@@ -232,8 +233,7 @@ def _interpreted(
         if row.literal:
             log.warning("%s: %s: %s.", path.name, row.key, row.literal)
     for notice in found.notices:
-        if not (accept_polling and "--accept-polling" in notice):
-            log.warning("%s", notice)
+        log.info("%s", notice)
     return found
 
 

@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, Final
 
 from pykcl.aws.table_admin import METRICS_SUFFIX, STATE_SUFFIX
 from pykcl.cli.console import announce
@@ -225,6 +225,12 @@ class Shadow:
                 )
 
 
+_POLLED: Final[dict[str, Any]] = {
+    name: Config.__dataclass_fields__[name].default
+    for name in ("retrieval", "consumer", "register_consumer", "fanout_transport")
+}
+
+
 def shadow_config(original: Config, application: str, *, calls: bool) -> Config:
     """The Config of a shadow: everything but what leads to the original's tables, and checkpoints of its own.
 
@@ -258,6 +264,9 @@ def shadow_config(original: Config, application: str, *, calls: bool) -> Config:
         table_deletion_protection=False,
         point_in_time_recovery=False,
         fleet_mode="auto",
+        # 1) The consumer is the application's; 2) a subscription of the shadow takes over that of the fleet, which
+        # takes it back, and so on. One of its own would be billed.
+        **_POLLED,
         # A rehearsal counts, and what it counts is not the application's.
         metrics="none",
         **checkpoint,

@@ -4,31 +4,44 @@ from __future__ import annotations
 
 from math import inf
 
-from pykcl.errors import ConfigError, TemporaryError
-from pykcl.interfaces import PushStream, Stream
+from pykcl.errors import ConfigError, FatalError, SetupError, TemporaryError
+from pykcl.events import FanOutUnavailable
+from pykcl.interfaces import Events, PushStream, Stream
+from pykcl.planning.push_schedule import REGISTERED_EVERY, consumer_again_at
 from pykcl.runtime import Runtime
 
-_REGISTERED_EVERY, _TRIED_EVERY = 60.0, 5.0
-"""Seconds. Whoever deletes a consumer may do so again and again, and each one is billed."""
+_TRIED_EVERY = 5.0
+"""Seconds between two attempts to register a consumer without which no shard is read."""
 
 
 class FanOutConsumer:
-    """The consumer, with the stream that pushes to it. Thread-safe. Raises ConfigError for a stream that does not."""
+    """The consumer, with the stream that pushes to it. Thread-safe. Raises ConfigError for a stream that does not.
 
-    def __init__(self, stream: Stream, runtime: Runtime) -> None:
+    may_poll: shards are polled while there is no consumer.
+    """
+
+    def __init__(self, stream: Stream, runtime: Runtime, events: Events, *, may_poll: bool) -> None:
         if not isinstance(stream, PushStream):
             raise ConfigError(
                 f"retrieval='fanout' needs a stream that pushes records, and {type(stream).__name__} only answers "
                 "reads. Do: retrieval='polling'."
             )
         self.stream: PushStream = stream
-        self._runtime = runtime
+        self.may_poll = may_poll
+        self._runtime, self._events = runtime, events
         self._one_asks = runtime.lock()
+        self._is_there = False
         self._prepared_at = self._again_at = -inf
 
     def prepare(self) -> bool:
-        """Find or register the consumer; return True. Raises as `PushStream.prepare_consumer`."""
-        self.stream.prepare_consumer()
+        """Find or register the consumer; return True. Raises as `PushStream.prepare_consumer`.
+
+        With `may_poll` only FatalError is raised.
+        """
+        if self.may_poll:
+            self._prepare_or_poll()
+        else:
+            self.stream.prepare_consumer()
         return True
 
     def prepare_again(self, gone_at: float) -> None:
@@ -48,4 +61,54 @@ class FanOutConsumer:
                 )
             self._again_at = now + _TRIED_EVERY
             self.prepare()
-            self._prepared_at, self._again_at = now, now + _REGISTERED_EVERY
+            self._prepared_at, self._again_at = now, now + REGISTERED_EVERY
+
+    # -- while shards may be polled ------------------------------------------------------------------------------
+
+    @property
+    def is_there(self) -> bool:
+        """True while nothing is known that stands against subscribing."""
+        return self._is_there
+
+    @property
+    def again_at(self) -> float:
+        """Time from which on `is_found` asks for a consumer that is not there, monotonic seconds."""
+        return -inf if self._is_there else self._again_at
+
+    def is_found(self) -> bool:
+        """Return True if the consumer is there. It is asked for again first, if that is due. Raises FatalError.
+
+        One thread asks, which may take ten seconds. The others do not wait for it.
+        """
+        with self._one_asks:
+            now = self._runtime.monotonic()
+            if self._is_there or now < self._again_at:
+                return self._is_there
+            self._again_at = now + REGISTERED_EVERY
+        self._prepare_or_poll()
+        return self._is_there
+
+    def is_gone(self, gone_at: float, cause: str) -> None:
+        """Note that a call at that time, monotonic seconds, found the consumer to be deleted."""
+        with self._one_asks:
+            if not self._is_there or self._prepared_at >= gone_at:
+                return
+            self._is_there = False
+            self._again_at = max(self._runtime.monotonic(), self._prepared_at + REGISTERED_EVERY)
+        self._events.emit(FanOutUnavailable(shard=None, cause=cause))
+
+    def _prepare_or_poll(self) -> None:
+        is_first = self._prepared_at == self._again_at == -inf
+        try:
+            self.stream.prepare_consumer()
+        except FatalError:
+            raise
+        except (TemporaryError, SetupError) as error:
+            needs_a_person = isinstance(error, SetupError)
+            with self._one_asks:
+                self._again_at = consumer_again_at(self._runtime.monotonic(), needs_a_person=needs_a_person)
+            if is_first:
+                self._events.emit(FanOutUnavailable(shard=None, cause=str(error)))
+        else:
+            with self._one_asks:
+                self._is_there, self._prepared_at = True, self._runtime.monotonic()

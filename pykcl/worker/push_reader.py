@@ -21,8 +21,8 @@ from pykcl.errors import (
 from pykcl.events import SubscriptionContested
 from pykcl.interfaces import Fetched, Subscription
 from pykcl.metrics import catalog
-from pykcl.model.checkpoint import Checkpoint, ReadFrom
-from pykcl.model.shard import HashRange, Shard
+from pykcl.model.checkpoint import ReadFrom
+from pykcl.model.shard import Shard
 from pykcl.planning.push_schedule import (
     SILENCE,
     PushSchedule,
@@ -30,8 +30,10 @@ from pykcl.planning.push_schedule import (
     after_call,
     after_event,
     after_refusal,
+    after_silence,
     after_subscribing,
     after_taking,
+    is_given_up,
 )
 from pykcl.planning.read_schedule import PollWindow
 from pykcl.runtime import Event as Flag
@@ -45,7 +47,7 @@ from pykcl.worker.reading_place import Page, ReadingPlace
 class PushReader:
     """Reader of one shard, with the methods of ShardReader. Used by one thread; `_on_ready` is called by any.
 
-    first, after, reserve: as of ShardReader. wake: set when there is something to read.
+    place, reserve: as of ShardReader. wake: set when there is something to read.
     """
 
     def __init__(
@@ -53,9 +55,7 @@ class PushReader:
         context: Context,
         consumer: FanOutConsumer,
         held: HeldLease,
-        hash_range: HashRange | None,
-        first: ReadFrom,
-        after: Checkpoint | None,
+        place: ReadingPlace,
         wake: Flag,
         reserve: Callable[[int, Callable[[], bool]], bool] | None = None,
     ) -> None:
@@ -66,11 +66,9 @@ class PushReader:
         # and an account may ask twenty times a second.
         self._is_confirmed = False
         # When the consumer was found to be deleted, monotonic seconds.
-        self._gone_at: float | None = None
+        self.gone_at: float | None = None
         self._reserve = reserve or context.memory.reserve_page
-        self._place = ReadingPlace(context, held.key, hash_range, first, after)
-        # Behind the last delivered event; None before the first one.
-        self._behind: ReadFrom | None = None
+        self._place = place
         self._schedule = PushSchedule()
         self._subscription: Subscription | None = None
         self._unread: UnreadBytes | None = None
@@ -124,13 +122,12 @@ class PushReader:
         context = self._context
         if not self._is_confirmed:
             context.identity.confirm_before_opening()
-        if self._gone_at is not None:
-            self._consumer.prepare_again(self._gone_at)
-            self._gone_at = None
-        start = self._behind or self._place.open_at
-        if self._behind is None:
-            # Before the call: also one without an answer may have begun to push.
-            self._place.opened(context.stream.server_time_millis())
+        if self.gone_at is not None:
+            self._consumer.prepare_again(self.gone_at)
+            self.gone_at = None
+        start = self._place.start
+        # Before the call: also one without an answer may have begun to push.
+        self._place.opened(context.stream.server_time_millis())
         called_at, self._is_ready = self._now, True
         try:
             with context.meter.timed(catalog.SUBSCRIBE_TO_SHARD, self._shard_id):
@@ -140,7 +137,7 @@ class PushReader:
             return False
         except PyKclError as error:
             self._is_confirmed = False
-            self._gone_at = called_at if isinstance(error, ConsumerGone) else None
+            self.gone_at = called_at if isinstance(error, ConsumerGone) else None
             self._schedule = after_call(self._schedule, self._now, context.runtime.random())
             raise
         self._subscription = subscription
@@ -213,6 +210,7 @@ class PushReader:
         self._end()
         if self._now < self._schedule.silent_from:
             return
+        self._schedule = after_silence(self._schedule)
         if self._held.silent_since is None:
             self._held.silent_since = self._schedule.heard_at
         self._context.meter.measure(self._shard_id, (catalog.SUBSCRIPTION_SILENT, 1.0))
@@ -253,12 +251,16 @@ class PushReader:
         if fetched.records:
             self._place.delivered(fetched.records)
         if fetched.next_iterator is not None:
-            self._behind = ReadFrom("AFTER_SEQUENCE_NUMBER", sequence_number=fetched.next_iterator)
+            self._place.behind = ReadFrom("AFTER_SEQUENCE_NUMBER", sequence_number=fetched.next_iterator)
         self._place.is_overtaken_soon(fetched)
         self.children = fetched.children
         self._reserved -= keep(self._reserved)
         self.drop()
         return 0.0
+
+    def is_given_up(self, *, is_trial: bool) -> bool:
+        """Return True once the shard is better read by polls; see `push_schedule`."""
+        return is_given_up(self._schedule, self._now, is_trial=is_trial)
 
     # -- waiting -------------------------------------------------------------------------------------------------
 
@@ -315,6 +317,7 @@ class PushReader:
         """The end of this reading: everything is given back."""
         self.drop()
         self._end()
+        self._held.silent_since = None
 
     def reopen(self) -> None:
         """Subscribe again, behind what was delivered."""

@@ -59,9 +59,10 @@ class _DoubtfulPage:
 class ReadingPlace:
     """Place of the reading of one shard, however its pages come. Used by the thread that reads.
 
-    open_at: where the shard is opened: at the last delivered record, at first where the reading begins. after: records
-    at or below it are dropped; None where the reading begins without a checkpoint. has_moved: a record was delivered
-    since the shard was opened.
+    open_at: the last delivered record, at first where the reading begins. behind: the place behind the last pushed
+    event that was delivered; None before the first one, and once a polled record was delivered. after: records at or
+    below it are dropped; None where the reading begins without a checkpoint. has_moved: a record was delivered since
+    the shard was opened.
     """
 
     def __init__(
@@ -76,6 +77,7 @@ class ReadingPlace:
         self._shard_id = shard_id
         self._hash_range = hash_range
         self.open_at = first
+        self.behind: ReadFrom | None = None
         self.after = after
         self.has_moved = False
         # Only a resumed reading knows which record must come first.
@@ -90,8 +92,15 @@ class ReadingPlace:
         self._absence = Absence()
         self._is_near = False
 
+    @property
+    def start(self) -> ReadFrom:
+        """Position to open the shard at."""
+        return self.behind or self.open_at
+
     def opened(self, server_time: int) -> None:
-        """Note that the shard was opened at `open_at`. server_time: of Kinesis, taken before that."""
+        """Note that the shard was opened at `start`. server_time: of Kinesis, taken before that."""
+        if self.behind is not None:
+            return
         if self.open_at.kind == "LATEST":
             # A second LATEST would be a later one: what is put between the two must not be lost.
             self.open_at = ReadFrom("AT_TIMESTAMP", at_millis=server_time)
@@ -113,6 +122,11 @@ class ReadingPlace:
             self._doubtful = _DoubtfulPage(fetched, self.open_at.sequence_number)
         return not is_doubtful
 
+    def change_clock(self, by: float) -> None:
+        """Note that pages are timed by another clock from now on, which is ahead by so many seconds."""
+        if self._reached is not None:
+            self._reached = self._reached[0], self._reached[1] + by
+
     @property
     def is_doubtful(self) -> bool:
         """True while a page waits for `resolve`."""
@@ -123,7 +137,7 @@ class ReadingPlace:
         last = records[-1]
         number = last.sequence_number
         self.has_moved |= self.after is None or number != self.after.sequence_number
-        self.open_at = ReadFrom("AT_SEQUENCE_NUMBER", sequence_number=number)
+        self.open_at, self.behind = ReadFrom("AT_SEQUENCE_NUMBER", sequence_number=number), None
         self.after = Checkpoint(number, _WHOLE_RECORD)
         self._last_arrival, self._doubtful_gap = last.arrived_at_millis, inf
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from pykcl.errors import FatalError, PyKclError, SetupError, ShardGone, TemporaryError, Throttled
@@ -21,13 +22,14 @@ from pykcl.worker.ack_delivery import WRITE_EVERY, AckDelivery
 from pykcl.worker.batch_delivery import BatchDelivery
 from pykcl.worker.batch_window import BatchWindow
 from pykcl.worker.checkpointer import ShardCheckpointer
+from pykcl.worker.fallback_reader import FallbackReader
 from pykcl.worker.lane_delivery import STEP, LaneDelivery
 from pykcl.worker.lease_scope import LeaseScope
 from pykcl.worker.measurements import PageMeasures
 from pykcl.worker.prefetch import Answer
 from pykcl.worker.processor_calls import CallResult, index_of
 from pykcl.worker.push_reader import PushReader
-from pykcl.worker.reading_place import Page
+from pykcl.worker.reading_place import Page, ReadingPlace
 from pykcl.worker.shard_end import NOT_RETURNED, children_of_a_gone_shard
 from pykcl.worker.shard_reader import ShardReader
 from pykcl.worker.turns import StopAsked, turn_of
@@ -99,19 +101,22 @@ class RecordDelivery:
 
     def _new_reader(
         self, lease: Lease, reserve: Callable[[int, Callable[[], bool]], bool] | None
-    ) -> ShardReader | PushReader:
+    ) -> ShardReader | PushReader | FallbackReader:
         """Return a reader that begins where the lease says."""
-        scope, context = self._scope, self._context
+        scope, context, consumer = self._scope, self._context, self._context.consumer
         after = None if lease.checkpoint.is_sentinel else lease.checkpoint
         first = first_read(lease, context.config.start_position, context.stream.server_time_millis())
         hash_range = range_of_aggregates(
             scope.listed, lease.hash_range, ignores_keys=context.identity.ignores_keys
         )
-        if context.consumer is None:
-            return ShardReader(context, lease.key, hash_range, first, after, scope.iterator, reserve)
-        return PushReader(
-            context, context.consumer, self._held, hash_range, first, after, scope.wake, reserve
-        )
+        place = ReadingPlace(context, lease.key, hash_range, first, after)
+        if consumer is None:
+            return ShardReader(context, lease.key, place, scope.iterator, reserve)
+        push = partial(PushReader, context, consumer, self._held, place, scope.wake, reserve)
+        if not consumer.may_poll:
+            return push()
+        poll = partial(ShardReader, context, lease.key, place, reserve=reserve)
+        return FallbackReader(context, consumer, lease.key, place, push, poll)
 
     def _number(self, name: str) -> float | None:
         """Return a number that handlers have as this attribute; None where a processor has something else there."""

@@ -6,12 +6,11 @@ from collections.abc import Callable
 from functools import partial
 
 from pykcl.config import LARGEST_FETCH_BYTES
-from pykcl.errors import IteratorExpired, TemporaryError
+from pykcl.errors import IteratorExpired, PositionRefused, TemporaryError
 from pykcl.interfaces import Fetched, PendingRead
 from pykcl.metrics import catalog
-from pykcl.model.checkpoint import Checkpoint, ReadFrom
 from pykcl.model.record import PlainRecords, data_bytes
-from pykcl.model.shard import HashRange, Shard
+from pykcl.model.shard import Shard
 from pykcl.planning.read_schedule import (
     SMALL_PAGE,
     PollWindow,
@@ -32,25 +31,23 @@ from pykcl.worker.reading_place import Page, ReadingPlace
 class ShardReader:
     """Reader of one shard. Used by one thread, and by the shared one (`accept_empty_page`) while reads are delegated.
 
-    first: position to open. after: records at or below it are dropped; set when resuming from a checkpoint.
-    iterator: an open iterator, at the position of `first` or more exact. reserve: called with a number of bytes and
-    `give_up`, takes them before a page is fetched; returns False if there are none for now. By default it waits.
+    place: where the reading stands. iterator: an open iterator, at that place or more exact. reserve: called with a
+    number of bytes and `give_up`, takes them before a page is fetched; returns False if there are none for now. By
+    default it waits.
     """
 
     def __init__(
         self,
         context: Context,
         shard_id: str,
-        hash_range: HashRange | None,
-        first: ReadFrom,
-        after: Checkpoint | None,
+        place: ReadingPlace,
         iterator: str | None = None,
         reserve: Callable[[int, Callable[[], bool]], bool] | None = None,
     ) -> None:
         self._context = context
         self._shard_id = shard_id
         self._reserve = reserve or context.memory.reserve_page
-        self._place = ReadingPlace(context, shard_id, hash_range, first, after)
+        self._place = place
         self._iterator = iterator
         self._refusals = 0
         self._schedule = ReadSchedule()
@@ -300,8 +297,16 @@ class ShardReader:
         self._context.identity.confirm_before_opening()
         # Read before opening: it must not lie behind what the iterator starts with.
         server_time = self._context.stream.server_time_millis()
-        with self._context.meter.timed(catalog.GET_SHARD_ITERATOR, self._shard_id):
-            self._iterator = self._context.stream.open(self._shard_id, self._place.open_at)
+        try:
+            with self._context.meter.timed(catalog.GET_SHARD_ITERATOR, self._shard_id):
+                self._iterator = self._context.stream.open(self._shard_id, self._place.start)
+        except PositionRefused:
+            if self._place.behind is None:
+                raise
+            # The place behind an event is no record's number. That of the last delivered record is one.
+            self._place.behind = None
+            self._open()
+            return
         self._place.opened(server_time)
 
 

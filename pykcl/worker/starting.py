@@ -59,7 +59,10 @@ class Start:
 
         config, runtime, table, stream = self.config, self.runtime, self.table, self.stream
         self._refuse_unmeasured_cpu()
-        consumer = FanOutConsumer(stream, runtime) if config.retrieval == "fanout" else None
+        consumer = None
+        if config.retrieval != "polling":
+            may_poll = config.retrieval == "fanout-or-polling"
+            consumer = FanOutConsumer(stream, runtime, self.events, may_poll=may_poll)
         description = self._until_it_works(Activity.FINDING_STREAM, lambda: readable(stream))
         if description is None:
             return None

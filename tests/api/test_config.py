@@ -100,9 +100,11 @@ def test_an_arn_names_stream_and_region():
             {"checkpoint_interval": 5.0, "checkpoint_mode": "manual"},
             "checkpoint_interval=5.0.*checkpoint_mode='manual'",
         ),
-        ({"retrieval": "fan-out"}, "'fan-out' is not one of 'polling', 'fanout'. Did you mean 'fanout'"),
+        ({"retrieval": "fan-out"}, "'fan-out' is not one of 'polling', 'fanout', 'fanout-or-polling'. Did"),
         ({"consumer": "mine"}, "consumer='mine'.*retrieval='polling'.*drop consumer"),
         ({"register_consumer": False}, "register_consumer=False.*retrieval='polling'"),
+        ({"fanout_transport": "h2"}, "fanout_transport='h2'.*retrieval='polling': nothing is pushed"),
+        ({"retrieval": "fanout", "fanout_transport": "http2"}, "'http2' is not one of 'auto', 'h2', 'http1'"),
         ({"retrieval": "fanout", "register_consumer": "no"}, "register_consumer is True or False, not str"),
         ({"retrieval": "fanout", "consumer": "a b"}, "neither the name of a consumer .* nor its ARN"),
         (
@@ -120,10 +122,11 @@ def test_what_cannot_be_is_refused_by_name(options, told):
         _config(**options)
 
 
+@pytest.mark.parametrize("retrieval", ["fanout", "fanout-or-polling"])
 @pytest.mark.parametrize("stream", ["orders", ARN])
 @pytest.mark.parametrize("consumer", [None, "mine", f"{ARN}/consumer/mine:1700000000"])
-def test_a_consumer_is_given_by_name_by_arn_or_not_at_all(stream, consumer):
-    config = _config(stream=stream, retrieval="fanout", consumer=consumer, register_consumer=False)
+def test_a_consumer_is_given_by_name_by_arn_or_not_at_all(retrieval, stream, consumer):
+    config = _config(stream=stream, retrieval=retrieval, consumer=consumer, register_consumer=False)
     assert config.consumer == consumer
 
 

@@ -71,14 +71,16 @@ def test_properties_say_options_under_the_names_of_java(toml):
         metrics="cloudwatch",
         metrics_level="DETAILED",
         metrics_buffer_time=10.0,
+        retrieval="fanout-or-polling",
     )
 
 
-def test_what_a_file_of_java_says_in_vain_is_logged_where_no_table_is_shown(toml, caplog):
+def test_what_a_file_of_java_says_in_vain_or_is_billed_for_is_logged_where_no_table_is_shown(toml, caplog):
+    caplog.set_level("INFO")
     text = "applicationName=orders-app\nstreamName=orders\nretrievalMode=FANOUT\nmaxRecord=CANARY\n"
     load(toml(text, "app.properties"))
     assert "app.properties: maxRecord: has no effect, in Java either. Did you mean maxRecords?" in caplog.text
-    assert "enhanced fan-out (retrievalMode=FANOUT)" in caplog.text
+    assert "enhanced fan-out, as Java reads it (retrievalMode=FANOUT)" in caplog.text
     assert "CANARY" not in caplog.text
 
 

@@ -162,7 +162,7 @@ def test_a_properties_file_is_looked_over_as_multilangd_does_at_its_start(aws, t
     found = {one["id"]: one for one in map(json.loads, done.output.splitlines()) if one["topic"] == "file"}
     assert done.exit_code == 3
     assert {id: one["level"] for id, one in found.items()} == {
-        "program-unfit": "error", "key-unknown": "warning", "fan-out-used": "warning",
+        "program-unfit": "error", "key-unknown": "warning", "fan-out-used": "info",
     }  # fmt: skip
     assert "there is no program 'no-such-program' in PATH" in found["program-unfit"]["text"]
     assert "app.properties, line 7: workersId has no effect" in found["key-unknown"]["text"]
@@ -258,6 +258,21 @@ def test_the_policy_of_a_worker_that_reads_by_enhanced_fan_out_names_its_consume
     policy = json.loads(pykcl("iam", "-c", str(path), "--account", "123456789012").stdout)
     (subscribe,) = [one for one in policy["Statement"] if "kinesis:SubscribeToShard" in one["Action"]]
     assert subscribe["Resource"].endswith(f":stream/s/consumer/{name}:*")
+
+
+@pytest.mark.parametrize(
+    ("keys", "consumer"),
+    [
+        ({"retrievalMode": "DEFAULT"}, "orders-app"),
+        ({"retrievalMode": "FANOUT", "fanoutConfig.consumerName": "mine"}, "mine"),
+        ({"retrievalMode": "FANOUT", "fanoutConfig.consumerArn": f"{ARN}/consumer/given:17"}, "given"),
+        ({}, None),
+    ],
+)
+def test_the_policy_allows_the_fan_out_of_a_properties_file(tmp_path, keys, consumer):
+    policy = pykcl("iam", "-p", properties_file(tmp_path, streamArn=ARN, **keys)).stdout
+    assert re.findall(r"/consumer/([a-z-]+):\*", policy) == ([consumer] * 2 if consumer else [])
+    assert ("kinesis:SubscribeToShard" in policy) is (consumer is not None)
 
 
 @pytest.fixture

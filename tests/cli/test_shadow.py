@@ -2,6 +2,7 @@
 
 import re
 import signal
+from dataclasses import replace
 
 import pytest
 from service_kit import Service, create_lease_table
@@ -175,6 +176,15 @@ def test_nothing_in_the_shadows_config_leads_to_the_originals_tables():
     assert config.fleet_mode == "auto"
     assert (config.checkpoint_mode, config.failover_time) == ("interval", 5)
     assert shadow_config(ORIGINAL, "other-app", calls=True).checkpoint_mode == "manual"
+
+
+def test_a_shadow_polls_so_that_it_takes_no_subscription_of_the_fleet_over():
+    pushed = replace(
+        ORIGINAL, retrieval="fanout", consumer="orders", register_consumer=False, fanout_transport="h2"
+    )
+    assert shadow_config(pushed, "other-app", calls=False) == replace(
+        shadow_config(ORIGINAL, "other-app", calls=False), retrieval="polling"
+    )
 
 
 @pytest.mark.parametrize(

@@ -68,12 +68,14 @@ def test_every_choice_of_an_option_is_named_in_the_table():
 
 
 def test_every_key_of_the_table_sets_its_option_and_only_that():
-    least = {"applicationName": "orders-app", "streamName": "orders"}
+    least = {"applicationName": "orders-app", "streamName": "orders", "retrievalMode": "FANOUT"}
     default = interpret(least, entry_point="kclpy").config
     examples = {"streamArn": "arn:aws:kinesis:eu-west-1:123456789012:stream/orders", "regionName": "eu-west-1",
                 "applicationName": "x-app", "streamName": "payments", "initialPositionInStream": "TRIM_HORIZON",
                 "initialPositionInStreamExtended": "1767225600", "cleanupLeasesUponShardCompletion": "false",
                 "tableName": "leases", "workerId": "w1", "coordinatorStateTableName": "state", "timeoutInSeconds": "90",
+                "retrievalMode": "POLLING", "fanoutConfig.consumerName": "c",
+                "fanoutConfig.consumerArn": "arn:aws:kinesis:eu-west-1:123456789012:stream/orders/consumer/c:1",
                 "metricsLevel": "SUMMARY", "metricsEnabledDimensions": "Operation", "disableWorkerMetrics": "true"}  # fmt: skip
     for field, keys in KEYS_OF_FIELD.items():
         for key in keys:

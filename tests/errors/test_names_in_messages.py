@@ -127,6 +127,8 @@ def test_every_value_of_an_option_that_a_message_names_is_accepted(name, value):
     given = {"application": "orders-app", "stream": "orders", **from_arguments([f"{name}={value}"])}
     if name in ("max_attempts", "max_record_age"):
         given["dead_letters"] = "discard"
+    if name == "fanout_transport":
+        given["retrieval"] = "fanout"
     Config.from_options(given)
 
 

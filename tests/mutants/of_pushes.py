@@ -35,7 +35,7 @@ def subscribed_behind_what_was_received(patch: Patch) -> None:
         def hasty(self):
             fetched = poll(self)
             if fetched is not None and fetched.next_iterator is not None:
-                self._behind = ReadFrom("AFTER_SEQUENCE_NUMBER", sequence_number=fetched.next_iterator)
+                self._place.behind = ReadFrom("AFTER_SEQUENCE_NUMBER", sequence_number=fetched.next_iterator)
             return fetched
 
         return hasty

@@ -11,8 +11,12 @@ from pykcl.planning.push_schedule import (
     after_call,
     after_event,
     after_refusal,
+    after_silence,
     after_subscribing,
     after_taking,
+    consumer_again_at,
+    is_given_up,
+    tried_again_at,
 )
 
 
@@ -97,3 +101,39 @@ def test_a_call_without_an_answer_may_be_what_the_next_one_is_refused_for(rng):
     refused = after_refusal(after_call(PushSchedule(), 10.0, rng), 12.0, rng)
     assert refused.call_at == 15.0
     assert refused.taken == ()
+
+
+def _silent(schedule, now, rng):
+    return after_silence(after_subscribing(schedule, now - 30.0, rng))
+
+
+@pytest.mark.parametrize("fails", [after_call, after_break, after_refusal, after_taking, _silent])
+def test_a_shard_is_given_up_after_a_minute_without_an_event_since_the_first_failure(rng, fails):
+    failed = fails(PushSchedule(), 100.0, rng)
+    since = failed.failing_since
+    subscribed = after_subscribing(fails(failed, 150.0, rng), 155.0, rng)
+    assert not is_given_up(subscribed, since + 59.0, is_trial=False)
+    assert is_given_up(subscribed, since + 60.0, is_trial=False)
+    assert not is_given_up(after_event(subscribed, 159.0), 1000.0, is_trial=False)
+
+
+def test_a_trial_ends_with_its_first_failure(rng):
+    subscribed = after_subscribing(PushSchedule(), 100.0, rng)
+    assert not is_given_up(subscribed, 120.0, is_trial=True)
+    assert is_given_up(after_break(subscribed, 120.0, rng), 120.0, is_trial=True)
+
+
+def test_a_subscription_that_is_renewed_is_not_silent(rng):
+    schedule = after_event(after_subscribing(PushSchedule(), 0.0, rng), 269.0)
+    assert schedule.idle_until == schedule.renew_at < schedule.silent_from
+
+
+def test_shards_come_back_to_fan_out_after_five_minutes_and_not_all_at_once(rng):
+    times = [tried_again_at(1000.0, rng) for _ in range(100)]
+    assert 1300 <= min(times) < 1305
+    assert 1325 < max(times) <= 1330
+
+
+def test_a_consumer_that_needs_a_person_is_asked_for_every_ten_minutes_and_otherwise_every_minute():
+    assert consumer_again_at(0.0, needs_a_person=True) == 600.0
+    assert consumer_again_at(0.0, needs_a_person=False) == 60.0

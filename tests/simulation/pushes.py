@@ -121,13 +121,15 @@ class InstrumentedPushes(InstrumentedStream):
 
 
 class PushWorld(CheckedWorld):
-    """CheckedWorld whose workers read by enhanced fan-out."""
+    """CheckedWorld whose workers read by enhanced fan-out, some with polling to fall back to."""
 
     streams = PushingStream
 
     def _create_checkers(self) -> None:
         rng = random.Random(f"{self.simulation.seed}/pushes")
-        self.options["retrieval"] = "fanout"
+        # In every other world records are polled where they cannot be pushed.
+        choice = random.Random(f"{self.simulation.seed}/retrieval")
+        self.options["retrieval"] = choice.choice(("fanout", "fanout-or-polling"))
         self.kinesis.subscription_seconds = rng.choice(_SUBSCRIPTION_SECONDS)
         super()._create_checkers()
         # A backlog is delivered without pauses, and a batch that is skipped counts as no reason for its checkpoint.

@@ -11,6 +11,7 @@ from pykcl.events import DataLost, RetentionAlmostExceeded
 from pykcl.local.stream import ReadSpan
 from pykcl.model.checkpoint import ReadFrom
 from pykcl.testing.fleet import STREAM
+from pykcl.worker.reading_place import ReadingPlace
 from pykcl.worker.shard_reader import ShardReader
 
 HOUR = 3600
@@ -25,7 +26,9 @@ class Reading:
     def __init__(self, fleet, name, **options):
         context = fleet.worker(name, **options)._connect()
         self.fleet = fleet
-        self.reader = ShardReader(context, fleet.open_shards()[0], None, ReadFrom("TRIM_HORIZON"), None)
+        shard = fleet.open_shards()[0]
+        place = ReadingPlace(context, shard, None, ReadFrom("TRIM_HORIZON"), None)
+        self.reader = ShardReader(context, shard, place)
         self.records, self.pages, self.has_ended = [], 0, False
 
     @property

@@ -15,6 +15,7 @@ from pykcl.model.kpl import UserRecord, aggregate
 from pykcl.testing.fleet import STREAM, TABLE, RecordingProcessor
 from pykcl.testing.runtime import EPOCH_MILLIS
 from pykcl.worker.push_reader import PushReader
+from pykcl.worker.reading_place import ReadingPlace
 
 SHARD = "shardId-000000000000"
 DAY = 24 * 3600
@@ -530,7 +531,8 @@ def test_an_event_that_was_received_and_not_delivered_comes_again_in_the_next_su
     context = worker._connect()
     held = SimpleNamespace(key=SHARD)
     wake = context.runtime.event()
-    reader = PushReader(context, context.consumer, held, None, ReadFrom("TRIM_HORIZON"), None, wake)
+    place = ReadingPlace(context, SHARD, None, ReadFrom("TRIM_HORIZON"), None)
+    reader = PushReader(context, context.consumer, held, place, wake)
 
     def read():
         while (page := reader.read(lambda: False)) is None:

@@ -11,6 +11,7 @@ from pykcl.local.errors import AwsError
 from pykcl.model.checkpoint import ReadFrom
 from pykcl.model.kpl import UserRecord, aggregate
 from pykcl.testing.fleet import STREAM, RecordingProcessor
+from pykcl.worker.reading_place import ReadingPlace
 from pykcl.worker.shard_reader import ShardReader
 
 
@@ -104,7 +105,8 @@ def test_a_reader_that_retention_overtakes_while_it_runs_reports_what_it_could_n
         fleet.simulation.sleep(3600 / 2)
     # 20 hours of records, and a reader that needs three hours for a page of ten: after two pages it is 25 hours behind.
     context = fleet.worker("w1", max_records=10)._connect()
-    reader = ShardReader(context, fleet.open_shards()[0], None, ReadFrom("TRIM_HORIZON"), None)
+    shard = fleet.open_shards()[0]
+    reader = ShardReader(context, shard, ReadingPlace(context, shard, None, ReadFrom("TRIM_HORIZON"), None))
     read = []
     for _ in range(6):
         while (page := reader.read(lambda: False)) is None:

@@ -24,7 +24,7 @@ from contextlib import suppress
 from contextvars import ContextVar
 from functools import partial
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
 from botocore.awsrequest import AWSResponse, HeadersDict
@@ -37,7 +37,7 @@ from pykcl.aws.transport.cbor import CBOR_TYPE, text_and_numbers
 from pykcl.aws.transport.get_records import REFUSALS, CborProbe, probe_of
 from pykcl.aws.transport.request_template import UnsupportedClient, client_settings_of, without_default_port
 from pykcl.aws.transport.transport import OWN_HANDLERS, as_json
-from pykcl.config import RecordEncoding
+from pykcl.config import FanoutTransport, RecordEncoding
 from pykcl.errors import (
     AnswerRefused,
     ConfigError,
@@ -55,8 +55,6 @@ if TYPE_CHECKING:
     from mypy_boto3_kinesis import KinesisClient
 
 log = logging.getLogger("pykcl.kinesis")
-
-PushTransport = Literal["auto", "h2", "http1"]
 
 MAX_SILENCE: Final = 60.0
 """Seconds without a byte after which a subscription is given up. Its reader gives it up sooner; this is for one that
@@ -82,12 +80,13 @@ class FanOutStream(KinesisStream):
         consumer: str,
         register: bool = True,
         stop: Event | None = None,
-        push_transport: PushTransport = "auto",
+        push_transport: FanoutTransport = "auto",
         record_encoding: RecordEncoding = "auto",
         **others: Any,
     ) -> None:
         super().__init__(client, stream, runtime, record_encoding=record_encoding, **others)
         self._consumer, self._may_register = consumer, register
+        # None before the consumer was asked for; empty once it was found to be deregistered.
         self._consumer_arn: str | None = None
         self._stop = stop
         self._probe = probe_of(client.meta.endpoint_url, record_encoding)
@@ -95,8 +94,8 @@ class FanOutStream(KinesisStream):
         self._is_http2 = push_transport != "http1" and find_spec("h2") is not None
         if push_transport == "h2" and not self._is_http2:
             raise ConfigError(
-                "HTTP/2 needs the package h2, which is not installed. Do: pip install 'pykcl[fanout]', or choose the "
-                "transport auto or http1."
+                "fanout_transport='h2' needs the package h2, which is not installed. Do: pip install 'pykcl[fanout]', "
+                "or drop fanout_transport: records then come over HTTP/1.1."
             )
         self._places: dict[str, Any] = {}
         events: Any = client.meta.events
@@ -119,7 +118,10 @@ class FanOutStream(KinesisStream):
         """See `interfaces.PushStream`. Raises also what `open` raises."""
         if self._consumer_arn is None:
             self.prepare_consumer()
-        arn = str(self._consumer_arn)
+        arn = self._consumer_arn
+        if not arn:
+            # Not registered again here: who calls `prepare_consumer` knows how often that may be done.
+            raise ConsumerGone(f"The consumer of stream {self._name!r} was deregistered.")
         request = {
             "ConsumerARN": arn,
             "ShardId": shard_id,
@@ -197,7 +199,7 @@ class FanOutStream(KinesisStream):
             return AWSResponse(request.url, exchange.status, found, body)
         if self._push_transport == "h2":
             raise SetupError(
-                f"Subscribing over HTTP/2 cannot be: {why}. Do: choose the transport auto or http1."
+                f"Subscribing over HTTP/2 cannot be: {why}. Do: drop fanout_transport='h2', or say 'http1'."
             )
         log.info("subscribing over HTTP/1.1, with a connection and a thread for each shard: %s", why)
         self._is_http2 = False
@@ -224,7 +226,8 @@ class FanOutStream(KinesisStream):
             if isinstance(gone, ShardGone) and self._may_exist(shard_id):
                 return TemporaryError(f"{message}, and ListShards shows the shard. Subscribing again.")
             return gone
-        self._consumer_arn = None
+        if self._consumer_arn == consumer_arn:
+            self._consumer_arn = ""
         self.describe()
         return ConsumerGone(
             f"Stream {self._name!r} has no consumer {consumer_arn} any more: it was deregistered. It is asked for by "

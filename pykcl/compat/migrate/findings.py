@@ -10,7 +10,7 @@ from typing import Literal
 from pykcl.compat.multilang.command import Unfit
 from pykcl.compat.properties import Interpretation
 from pykcl.compat.properties.interpretation import TIME_OF_1X
-from pykcl.compat.properties.parsing import FANOUT_NOTICE, capital, retrieval_of
+from pykcl.compat.properties.parsing import POLLING_NOTICE, capital, retrieval_of
 from pykcl.model.lease import ForeignRow, JavaState, Lease, Row, UnreadableRow
 from pykcl.planning.fleet_protocol import Fleet, FleetKind, sense_fleet
 from pykcl.planning.membership import why_not_to_follow
@@ -73,13 +73,16 @@ def _fanout(properties: Mapping[str, str]) -> Iterator[Finding]:
     reading = retrieval_of(properties)
     if not reading.java_uses_fanout:
         return
-    why = "retrievalMode=FANOUT" if reading.mode == "FANOUT" else "its default, as no polling key is set"
-    yield Finding(
-        "changes",
-        "enhanced fan-out becomes polling",
-        reading.notice or FANOUT_NOTICE.format(why=why),
-        *_at(properties, "retrievalMode", "RetrievalMode"),
+    place = _at(properties, "retrievalMode", "RetrievalMode")
+    if not reading.pushes:
+        text = POLLING_NOTICE.format(why=reading.why)
+        yield Finding("changes", "enhanced fan-out becomes polling", text, *place)
+        return
+    text = (
+        f"{reading.notice} pykcl uses Java's consumer. `pip install 'pykcl[fanout]'` lets records come over HTTP/2; "
+        "over HTTP/1.1 each shard takes a thread and a connection."
     )
+    yield Finding("fine", "enhanced fan-out stays", text, *place)
 
 
 def _honoured(properties: Mapping[str, str], found: Interpretation) -> Iterator[Finding]:
@@ -129,8 +132,9 @@ def _running(properties: Mapping[str, str], found: Interpretation, in_process: b
             f"{found.config.shutdown_grace:g} s for it, and releases its leases. A checkpoint is written only if that "
             "method writes one. Give the process a longer time to stop in your platform.",
         )
-    if found.config.idle_time_between_reads is None:
-        pushed = retrieval_of(properties).java_uses_fanout
+    reading = retrieval_of(properties)
+    if found.config.idle_time_between_reads is None and not reading.pushes:
+        pushed = reading.java_uses_fanout
         yield Finding(
             "changes",
             "shards are polled at adaptive intervals" if pushed else "shards are polled at other intervals",

@@ -41,15 +41,15 @@ class Move:
     """An application to migrate.
 
     properties, config_file: names of the files. program: the file that --kclpy runs; None: children of executableName
-    run under `pykcl multilangd`. consumer: of fan-out, as arguments of the AWS CLI; by default with the name that Java
-    gives it.
+    run under `pykcl multilangd`. leaves_fanout: Java reads by enhanced fan-out, and pykcl polls. consumer: of fan-out,
+    as arguments of the AWS CLI; by default with the name that Java gives it.
     """
 
     config: Config
     properties: str
     config_file: str
     program: str | None
-    used_fanout: bool
+    leaves_fanout: bool
     consumer: tuple[str, ...] = ()
 
     @property
@@ -318,8 +318,9 @@ def _remove(move: Move) -> Step:
     commands = ["docker image ls  # before and after"]
     if move.program is not None:
         commands.append("pip uninstall amazon_kclpy")
-    commands.append("pip install 'pykcl[kclpy]'")
-    if move.used_fanout:
+    extras = "kclpy" if move.config.retrieval == "polling" else "kclpy,fanout"
+    commands.append(f"pip install 'pykcl[{extras}]'")
+    if move.leaves_fanout:
         commands.append(
             "aws kinesis deregister-stream-consumer "
             + _shell(*(move.consumer or consumer_of({}, move.config)))
@@ -331,7 +332,7 @@ def _remove(move: Move) -> Step:
         + "; the command is the one above. "
         + (
             "The consumer of enhanced fan-out is billed until it is deregistered. "
-            if move.used_fanout
+            if move.leaves_fanout
             else ""
         )
         + "Remove the permissions for the tables of KCL 3.x when no way back is needed any more.",

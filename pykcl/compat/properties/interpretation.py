@@ -56,9 +56,8 @@ class Interpretation:
     """Meaning of a properties file.
 
     executable: command line of a child. timeout: seconds that a call may take (timeoutInSeconds).
-    clients: settings per service in use, for `aws.credentials.open_specified_clients`.
-    polling_must_be_accepted: Java would read by enhanced fan-out. notices: consequences of absent keys, which the table
-    of verdicts does not show.
+    clients: settings per service in use, for `aws.credentials.open_specified_clients`. notices: consequences of absent
+    keys, which the table of verdicts does not show.
     """
 
     config: Config
@@ -66,17 +65,18 @@ class Interpretation:
     timeout: float | None
     verdicts: tuple[KeyVerdict, ...]
     clients: ClientSpecs
-    polling_must_be_accepted: bool
     notices: tuple[str, ...]
 
 
-def interpret(properties: Mapping[str, str], *, entry_point: EntryPoint) -> Interpretation:
+def interpret(
+    properties: Mapping[str, str], *, entry_point: EntryPoint, accepts_polling: bool = False
+) -> Interpretation:
     """Return the meaning of the properties for this entry point. Errors name the line if `read_properties` read them.
 
-    Raises ConfigError that names the key, for a value that Java would silently replace, a contradiction or a missing
-    key.
+    accepts_polling: records are polled, also where Java uses enhanced fan-out. Raises ConfigError that names the key,
+    for a value that Java would silently replace, a contradiction or a missing key.
     """
-    reading = _Reading(properties, entry_point)
+    reading = _Reading(properties, entry_point, retrieval_of(properties, accepts_polling=accepts_polling))
     for key in properties:
         reading.take(key)
     return reading.result()
@@ -101,25 +101,26 @@ def load(path: str | Path) -> Config:
         if row.verdict == "unknown" or row.literal:
             log.warning("%s: %s: %s", path.name, row.key, row.literal or row.text)
     for notice in found.notices:
-        log.warning("%s: %s", path.name, notice)
+        log.info("%s: %s", path.name, notice)
     return found.config
 
 
 class _Reading:
-    def __init__(self, properties: Mapping[str, str], entry_point: EntryPoint) -> None:
+    def __init__(self, properties: Mapping[str, str], entry_point: EntryPoint, retrieval: Retrieval) -> None:
         self._properties = properties
         self._entry_point = entry_point
         self._source = getattr(properties, "source", "the properties")
         self._options: dict[str, Any] = {
             **_METRICS,
             **({} if entry_point == "native" else {"checkpoint_mode": "manual"}),
+            **({"retrieval": "fanout-or-polling"} if retrieval.pushes else {}),
         }
         self._from: dict[str, Given] = {}
         self._seen: dict[str, str] = {}
         self._rows: list[KeyVerdict] = []
         self._executable: tuple[str, ...] = ()
         self._timeout: float | None = None
-        self._retrieval: Retrieval = retrieval_of(properties)
+        self._retrieval = retrieval
         self.services = Services()
         self._special: dict[str, Callable[[Given], Meaning]] = {
             "executableName": self._program,
@@ -142,6 +143,8 @@ class _Reading:
             "initialPositionInStream": self._position,
             "initialPositionInStreamExtended": self._position_in_time,
             "retrievalMode": lambda _: mode_row(self._retrieval),
+            "fanoutConfig.consumerArn": lambda value: self._text(value, "consumer"),
+            "fanoutConfig.consumerName": self._consumer_name,
             "cleanupLeasesUponShardCompletion": self._cleanup,
             "timeoutInSeconds": self._time_out,
         }
@@ -180,8 +183,10 @@ class _Reading:
 
     def _known(self, key: Key, value: Given) -> Meaning:
         name = key.name
-        if name.startswith("fanoutConfig.") and not self._retrieval.java_uses_fanout:
-            return AS_JAVA, "the stream is read by polling"
+        if name.startswith("fanoutConfig.") and not self._retrieval.pushes:
+            return (
+                JAVA_ONLY if self._retrieval.java_uses_fanout else AS_JAVA
+            ), "the stream is read by polling"
         if name in self._special:
             verdict, text = self._special[name](value)
             return verdict, text or key.text
@@ -276,6 +281,11 @@ class _Reading:
             return "honoured", text
         return "mapped", f"{text}. This differs: KCL 2 and 3 ignore this key: they read {_TIME}"
 
+    def _consumer_name(self, value: Given) -> Meaning:
+        if self._properties.get("fanoutConfig.consumerArn", "").strip():
+            return AS_JAVA, "the ARN of the consumer is used"
+        return self._text(value, "consumer")
+
     def _cleanup(self, value: Given) -> Meaning:
         if value.flag():
             return "honoured", ""
@@ -360,7 +370,6 @@ class _Reading:
             timeout=self._timeout,
             verdicts=tuple(self._rows),
             clients=self.services.specs(metrics=bool(config.metrics_sinks)),
-            polling_must_be_accepted=self._retrieval.must_be_accepted,
             notices=tuple(notices),
         )
 

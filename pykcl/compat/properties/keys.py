@@ -150,7 +150,7 @@ def _keys(verdict: Verdict, text: str, defaults: Mapping[str, str]) -> tuple[Key
     )
 
 
-_NO_FANOUT = "pykcl reads by polling and has no enhanced fan-out consumer"
+_ASKED_FOR = "fixed: a consumer is asked for ten times, a second apart, and again after a pause"
 _OWN_RETRY = "pykcl retries by itself, without end, with growing pauses"
 _NO_TABLE = "pykcl creates no table other than the lease table"
 _BALANCING = "the leader of a KCL 3.x fleet decides by it; pykcl follows it, and leads by Java's default"
@@ -191,7 +191,10 @@ _READING = (
         name="initialPositionInStreamExtended", default="none", verdict="honoured",
         text="the time at which an application without leases starts",
     ),
-    Key(name="retrievalMode", default="DEFAULT", verdict="honoured", text="the stream is read by polling"),
+    Key(
+        name="retrievalMode", default="DEFAULT", verdict="honoured",
+        text="DEFAULT: enhanced fan-out, unless a key for polling is set",
+    ),
     Key(
         name="maxRecords", default="10000", verdict="honoured", text="records per GetRecords call and per batch",
         effect=Number(field="max_records", most=10_000, beyond="refuse"),
@@ -209,11 +212,17 @@ _READING = (
             "millisBehindLatestThresholdForReducedTps": "0",
         },
     ),
+    Key(
+        name="fanoutConfig.consumerArn", default="none", verdict="honoured",
+        text="the consumer of enhanced fan-out, which is not registered where it is missing",
+    ),
+    Key(
+        name="fanoutConfig.consumerName", default="applicationName", verdict="honoured",
+        text="name of the consumer of enhanced fan-out, which is registered where it is missing",
+    ),
     *_keys(
-        JAVA_ONLY, _NO_FANOUT,
+        JAVA_ONLY, _ASKED_FOR,
         {
-            "fanoutConfig.consumerArn": "none",
-            "fanoutConfig.consumerName": "applicationName",
             "fanoutConfig.maxDescribeStreamSummaryRetries": "10",
             "fanoutConfig.maxDescribeStreamConsumerRetries": "10",
             "fanoutConfig.registerStreamConsumerRetries": "10",
@@ -440,6 +449,8 @@ _BY_HAND: Mapping[str, tuple[str, ...]] = {
     "region": ("regionName",),
     "worker_id": ("workerId",),
     "initial_position": ("initialPositionInStreamExtended", "initialPositionInStream"),
+    "retrieval": ("retrievalMode",),
+    "consumer": ("fanoutConfig.consumerArn", "fanoutConfig.consumerName"),
     "cleanup_interval": ("cleanupLeasesUponShardCompletion",),
     "processor_timeout": ("timeoutInSeconds",),
     "coordinator_state_table": ("coordinatorStateTableName",),

@@ -238,53 +238,68 @@ def given(properties: Mapping[str, str], key: str) -> Given:
 _MODES = ("DEFAULT", "FANOUT", "POLLING")
 _BOXED = POLLING_KEYS[3:]
 FANOUT_NOTICE = (
+    "The stream is read by enhanced fan-out, as Java reads it ({why}), and by polling where that cannot be had. Its "
+    "consumer is billed by shard and hour until `pykcl fanout deregister` removes it, and by gigabyte. To read by "
+    "polling alone, say --accept-polling, or write retrievalMode=POLLING."
+)
+POLLING_NOTICE = (
     "Java reads this stream by enhanced fan-out ({why}); pykcl reads it by polling: GetRecords shares 2 MB and five "
-    "reads per second and shard with other consumers, and adds up to a second of latency. Accept that with "
-    "--accept-polling, or write retrievalMode=POLLING. The consumer that Java registered is billed until "
-    "`aws kinesis deregister-stream-consumer` removes it."
+    "reads per second and shard with other consumers, and adds up to a second of latency. The consumer that Java "
+    "registered is billed until `pykcl fanout deregister` removes it."
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Retrieval:
-    """Retrieval mode of a file. java_uses_fanout: Java reads by enhanced fan-out with this file. must_be_accepted: so
-    it does, and the file does not ask for polling.
+    """Retrieval mode of a file. java_uses_fanout: Java reads by enhanced fan-out with this file. pushes: so does pykcl,
+    as neither the file nor its user asks for polling.
 
     mode, capital: values of retrievalMode and of RetrievalMode, which Java does not know. polls_for: the key that makes
-    Java poll by default. notice: explanation for the user if polling must be accepted, else "".
+    Java poll by default. why: the reason for which Java uses fan-out, or would.
     """
 
     java_uses_fanout: bool
-    must_be_accepted: bool
+    pushes: bool
     mode: str
     capital: str
     polls_for: str
-    notice: str
+    why: str
+
+    @property
+    def notice(self) -> str:
+        """Explanation for the user if records are pushed, else ""."""
+        return FANOUT_NOTICE.format(why=self.why) if self.pushes else ""
 
 
-def retrieval_of(properties: Mapping[str, str]) -> Retrieval:
-    """Raises ConfigError for an unknown mode."""
+def retrieval_of(properties: Mapping[str, str], *, accepts_polling: bool = False) -> Retrieval:
+    """accepts_polling: the user does, whatever the file says. Raises ConfigError for an unknown mode."""
     mode = _mode(properties, "retrievalMode")
     capital = _mode(properties, "RetrievalMode")
     polls_for = next((key for key in POLLING_KEYS if _counts(properties, key)), "")
     java_uses_fanout = mode == "FANOUT" or (mode != "POLLING" and not polls_for)
-    must_be_accepted = java_uses_fanout and (capital != "POLLING" or mode == "FANOUT")
+    asks_for_polling = accepts_polling or (capital == "POLLING" and mode != "FANOUT")
     why = "retrievalMode=FANOUT" if mode == "FANOUT" else "its default, as no polling key is set"
-    notice = FANOUT_NOTICE.format(why=why) if must_be_accepted else ""
-    return Retrieval(java_uses_fanout, must_be_accepted, mode, capital, polls_for, notice)
+    return Retrieval(
+        java_uses_fanout, java_uses_fanout and not asks_for_polling, mode, capital, polls_for, why
+    )
 
 
 def mode_row(found: Retrieval) -> Meaning:
     """Return the meaning of retrievalMode."""
+    if found.pushes:
+        return (
+            "honoured",
+            "retrieval='fanout-or-polling': enhanced fan-out, and polling where that cannot be had",
+        )
     if found.java_uses_fanout:
-        return "mapped", "to polling, which must be accepted: pykcl has no enhanced fan-out"
+        return "mapped", "to polling, which is asked for; Java uses enhanced fan-out"
     why = f", because {found.polls_for} is set" if found.mode != "POLLING" else ""
     return "honoured", f"the stream is read by polling{why}"
 
 
 def capital_mode_row(found: Retrieval) -> Meaning:
     """Return the meaning of RetrievalMode: Java's log advises this spelling, and Java ignores it."""
-    if found.capital == "POLLING" and found.java_uses_fanout and not found.must_be_accepted:
+    if found.capital == "POLLING" and found.java_uses_fanout and found.mode != "FANOUT":
         return (
             "mapped",
             "read as retrievalMode: the stream is read by polling. This differs: Java ignores this spelling and used "

@@ -96,7 +96,7 @@ def check_file(facts: Facts) -> Iterator[Finding]:
             "fan-out-used",
             f"{file.name}: {file.notice}",
             command("pykcl", "multilangd", "-p", file.name, "--accept-polling")
-            + "   (or retrievalMode = POLLING in the file)",
+            + "   (only if polling is wanted; or retrievalMode = POLLING in the file)",
         )
 
 

@@ -172,8 +172,8 @@ _KINDS: Mapping[str, Sequence[tuple[str, Level, str | None, str]]] = {
         ("key-unknown", "warning", None, "nothing reads a key of the .properties file, Java neither"),
         ("value-literal", "warning", None,
          "a value of the .properties file has a $, ~, # or tab that only a shell would replace"),
-        ("fan-out-used", "warning", None,
-         "by the .properties file Java reads by enhanced fan-out, and polling is not accepted in it"),
+        ("fan-out-used", "info", None,
+         "by the .properties file the stream is read by enhanced fan-out, as by Java, and that is billed"),
     ],
 }  # fmt: skip
 """Topic -> (id, level, error code, condition) of its findings."""

@@ -232,7 +232,7 @@ def test_what_tls_agrees_on_decides_the_transport(aws, front, stream_of, protoco
 
 
 def test_http2_that_is_insisted_on_is_refused_where_it_cannot_be(front, stream_of):
-    with pytest.raises(SetupError, match=r"does not speak it.*auto or http1"):
+    with pytest.raises(SetupError, match=r"does not speak it.*fanout_transport='h2'"):
         stream_of(front("http/1.1").url, "h2").subscribe(FIRST, LATEST, print)
 
 

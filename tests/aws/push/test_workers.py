@@ -4,6 +4,7 @@ import threading
 
 import pytest
 
+from pykcl import ConfigError
 from pykcl.aws.push import h2_link, stream
 from pykcl.aws.push.h2_links import of_process
 from pykcl.aws.push.stream import FanOutStream
@@ -125,3 +126,21 @@ def test_a_hundred_shards_take_two_connections_and_two_threads_more_than_polling
     assert counts[1] <= counts[0] + 2
     assert len(loads) == 2
     assert sum(loads) == 100
+
+
+@pytest.mark.parametrize(("transport", "threads"), [("auto", 1), ("h2", 1), ("http1", 2)])
+def test_the_transport_is_chosen_by_an_option(kinesis, worker, transport, threads):
+    kinesis.create_stream("orders", 2)
+    kinesis.put("orders", *range(20))
+    running = worker(nothing, "orders", retrieval="fanout", fanout_transport=transport)
+    running.wait_delivered()
+    assert sum(one.name.startswith("pykcl-push") for one in threading.enumerate()) == threads
+
+
+def test_a_worker_without_the_extra_is_refused_http2_and_reads_over_http1(kinesis, worker, monkeypatch):
+    monkeypatch.setattr("pykcl.aws.push.stream.find_spec", lambda name: None)
+    kinesis.create_stream("orders", 1)
+    kinesis.put("orders", *range(20))
+    with pytest.raises(ConfigError, match=r"fanout_transport='h2' .* pip install 'pykcl\[fanout\]'"):
+        worker(nothing, "orders", retrieval="fanout", fanout_transport="h2")
+    worker(nothing, "orders", retrieval="fanout").wait_delivered()

@@ -21,7 +21,6 @@ from pykcl.compat.migrate import (
 )
 from pykcl.compat.properties import interpret, read_properties
 from pykcl.compat.properties.keys import KEYS_OF_FIELD
-from pykcl.compat.properties.parsing import retrieval_of
 from pykcl.config import Config
 from pykcl.model.lease import JavaState
 from pykcl.model.lease_item import parse_row
@@ -65,7 +64,7 @@ def test_of_the_least_file_only_what_is_always_so_is_told(read):
 @pytest.mark.parametrize(
     ("line", "what", "number"),
     [
-        ("retrievalMode=FANOUT", "enhanced fan-out becomes polling", 6),
+        ("retrievalMode=FANOUT", "enhanced fan-out stays", 6),
         ("cleanupLeasesUponShardCompletion=false", "leases of ended shards are kept", 6),
         ("streamArn=arn:aws:kinesis:eu-west-1:123456789012:stream/orders", "the whole streamArn is used", 6),
         ("timeoutInSeconds=30", "a call that takes too long costs its shard only", 6),
@@ -116,16 +115,18 @@ def test_the_pace_is_compared_with_java_s_only_where_java_polled(read):
     pace = "shards are polled at other intervals"
     (polled,) = [found for found in differences(read()) if found.what == pace]
     assert "Java polls every 1.5 s" in polled.text
-    fanned = differences(read("applicationName=orders-app\nstreamName=orders\n"))
+    least = "applicationName=orders-app\nstreamName=orders\n"
+    assert not any("polled" in what for what in whats(differences(read(least))))
+    fanned = differences(read(least + "RetrievalMode=POLLING\n"))
     assert pace not in whats(fanned)
-    (told,) = [found for found in fanned if found.what == "shards are polled at adaptive intervals"]
-    assert "Java" not in told.text
+    (adaptive,) = [found for found in fanned if found.what == "shards are polled at adaptive intervals"]
+    assert "Java" not in adaptive.text
 
 
-def test_fan_out_by_default_is_told_though_no_line_says_it(read):
+def test_fan_out_by_default_is_named_though_no_line_says_it(read):
     text = LEAST.replace("retrievalMode=POLLING\n", "")
     (found,) = [found for found in differences(read(text)) if "fan-out" in found.what]
-    assert (found.weight, found.place) == ("changes", "")
+    assert (found.what, found.weight, found.place) == ("enhanced fan-out stays", "fine", "")
     capital = differences(read(text + "RetrievalMode=POLLING"))
     assert {"RetrievalMode is read", "enhanced fan-out becomes polling"} <= whats(capital)
 
@@ -238,7 +239,7 @@ def test_that_nobody_could_look_is_told_with_the_reason():
 def move(program_file="app.py", **more):
     config = Config(application="orders-app", stream="orders", region="eu-west-1")
     return Move(
-        config, "app.properties", "pykcl.toml", program_file, used_fanout=more.get("used_fanout", False)
+        config, "app.properties", "pykcl.toml", program_file, leaves_fanout=more.get("leaves_fanout", False)
     )
 
 
@@ -299,13 +300,13 @@ def test_in_a_native_fleet_the_plan_names_permissions_and_the_host_that_leads():
 )
 def test_the_consumer_that_is_deregistered_is_the_one_of_the_file(read, lines, words):
     properties = read("applicationName=orders-app\nstreamName=orders\n" + lines)
-    config = interpret(properties, entry_point="kclpy").config
+    config = interpret(properties, entry_point="kclpy", accepts_polling=True).config
     the_move = Move(
         config,
         "app.properties",
         "pykcl.toml",
         None,
-        used_fanout=True,
+        leaves_fanout=True,
         consumer=consumer_of(properties, config),
     )
     (command,) = [one for one in plan(the_move, snapshot())[-1].commands if "deregister" in one]
@@ -313,7 +314,7 @@ def test_the_consumer_that_is_deregistered_is_the_one_of_the_file(read, lines, w
 
 
 def test_a_consumer_of_fan_out_is_deregistered_at_the_end():
-    assert any("deregister" in command for command in plan(move(used_fanout=True), snapshot())[-1].commands)
+    assert any("deregister" in command for command in plan(move(leaves_fanout=True), snapshot())[-1].commands)
     assert not any("deregister" in command for command in plan(move(), snapshot())[-1].commands)
 
 
@@ -399,7 +400,7 @@ def migration(properties, text=None, a_snapshot=None):
         "app.properties",
         "pykcl.toml",
         "app.py" if text else None,
-        retrieval_of(properties).java_uses_fanout,
+        False,
     )
     return Migration(
         the_move, found.verdicts, properties_findings(properties, found), tuple(one.name for one in programs),

@@ -11,6 +11,7 @@ import pytest
 from multilang_kit import DEADLINE, TALKATIVE, eventually, is_running
 
 from pykcl.cli.local import local_environment
+from pykcl.local.errors import AwsError
 from pykcl.local.server import LocalAws
 from pykcl.worker.signals import REPEAT_SECONDS
 from tests.security.bad_rows import HOSTILE_KEYS, rows_of_hostile_keys
@@ -278,17 +279,62 @@ def test_an_executable_that_does_not_exist_is_told_before_any_lease_is_taken(dae
     assert stream.list_tables()["TableNames"] == []
 
 
-def test_fan_out_is_told_unless_polling_is_accepted(daemon, tmp_path, aws):
+def test_fan_out_and_its_bill_are_named_at_the_start_unless_polling_is_accepted(daemon, tmp_path, aws):
     text = FILE.format(
         python="/no/such/python", talkative="", behaviour="", url=aws.url, more="retrievalMode = FANOUT"
     )
     (tmp_path / "fan.properties").write_text(text)
-    told = daemon("good", file=["fan.properties"])
-    assert told.ends() == 78
-    assert "Java reads this stream by enhanced fan-out" in told.text()
+    notice = "The stream is read by enhanced fan-out, as Java reads it (retrievalMode=FANOUT)"
+    pushed = daemon("good", file=["fan.properties"])
+    assert pushed.ends() == 78
+    assert pushed.text().count(notice) == 1
     accepted = daemon("good", "--accept-polling", file=["fan.properties"])
     assert accepted.ends() == 78
-    assert "Java reads this stream by enhanced fan-out" not in accepted.text()
+    assert "enhanced fan-out, as Java" not in accepted.text()
+
+
+SAMPLE = """
+executableName = {python} -I -S {talkative} polite {journal}
+streamName = orders
+applicationName = orders-app
+AwsCredentialsProvider = DefaultCredentialsProvider
+processingLanguage = python/3.8
+initialPositionInStream = TRIM_HORIZON
+regionName = us-east-1
+kinesisEndpoint = {url}
+dynamoDBEndpoint = {url}
+metricsLevel = NONE
+"""
+"""The keys that samples/sample.properties of amazon_kclpy sets, and where the local AWS is."""
+
+
+@pytest.mark.parametrize("denied", ["GetRecords", "RegisterStreamConsumer"])
+def test_the_sample_of_kclpy_is_read_by_fan_out_as_under_java_or_by_polls_where_that_is_denied(
+    daemon, journal, aws, stream, tmp_path, monkeypatch, denied
+):
+    asked = set()
+
+    def deny(operation, *_):
+        asked.add(operation)
+        if operation == denied:
+            raise AwsError("AccessDeniedException", f"not authorized to perform: kinesis:{operation}")
+
+    monkeypatch.setattr(aws.kinesis, "fault", deny)
+    records = put(aws, 20)
+    (tmp_path / "sample.properties").write_text(
+        SAMPLE.format(python=sys.executable, talkative=TALKATIVE, journal=journal.path, url=aws.url)
+    )
+    running = daemon("polite", file=["sample.properties"])
+    eventually(lambda: given(journal) == records, "every record")
+    running.process.send_signal(signal.SIGTERM)
+    assert running.ends() == 0
+    assert running.text().count("billed by shard and hour") == 1
+    if denied == "GetRecords":
+        assert asked >= {"RegisterStreamConsumer", "SubscribeToShard"}
+        assert "GetRecords" not in asked
+    else:
+        assert "SubscribeToShard" not in asked
+        assert running.text().count("enhanced fan-out cannot be had") == 1
 
 
 def test_an_option_of_the_command_line_goes_before_the_file_and_the_environment(daemon, journal, aws, stream):

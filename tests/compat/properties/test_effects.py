@@ -57,7 +57,7 @@ EFFECTS = {
     "initialPositionInStreamExtended": (
         "1767225600", of_config("initial_position", datetime(2026, 1, 1, tzinfo=UTC)),
     ),
-    "retrievalMode": ("POLLING", lambda found: (found.polling_must_be_accepted, False)),
+    "retrievalMode": ("POLLING", of_config("retrieval", "polling")),
     "maxRecords": ("25", of_config("max_records", 25)),
     "idleTimeBetweenReadsInMillis": ("750", of_config("idle_time_between_reads", 0.75)),
     "failoverTimeMillis": ("4000", of_config("failover_time", 4.0)),
@@ -251,7 +251,7 @@ def created(client):
 
 
 def table_of(client, **keys):
-    config = meaning(**keys).config
+    config = meaning(**keys, retrievalMode="POLLING").config
     table, _ = connect(config, SystemRuntime(), clients={"dynamodb": client, "kinesis": _NoKinesis()})
     return table
 

@@ -275,7 +275,7 @@ def test_an_empty_value_is_no_value():
 
 
 @pytest.mark.parametrize(
-    ("keys", "must_be_accepted"),
+    ("keys", "is_pushed"),
     [
         ({}, True),
         ({"retrievalMode": "DEFAULT"}, True),
@@ -296,21 +296,66 @@ def test_an_empty_value_is_no_value():
         ({"fanoutConfig.consumerName": "c"}, True),
     ],
 )
-def test_polling_must_be_accepted_exactly_where_java_would_use_fan_out(keys, must_be_accepted):
+def test_records_are_pushed_where_java_uses_fan_out_unless_polling_is_accepted(keys, is_pushed):
     found = interpret({**LEAST, **keys}, entry_point="multilang")
-    assert found.polling_must_be_accepted is must_be_accepted
-    told = " ".join(found.notices)
-    assert ("--accept-polling" in told) is must_be_accepted
-    assert ("deregister-stream-consumer" in told) is must_be_accepted
+    assert found.config.retrieval == ("fanout-or-polling" if is_pushed else "polling")
+    notice = " ".join(found.notices)
+    assert ("billed by shard and hour" in notice) is is_pushed
+    assert ("--accept-polling" in notice) is is_pushed
+    accepted = interpret({**LEAST, **keys}, entry_point="multilang", accepts_polling=True)
+    assert (accepted.config.retrieval, accepted.config.consumer, accepted.notices) == ("polling", None, ())
 
 
-def test_the_rows_of_fan_out_say_what_comes_instead():
-    found = meaning(retrievalMode="FANOUT", fanoutConfig__consumerName="c")
+OF_FANOUT = {
+    "retrievalMode": "FANOUT",
+    "fanoutConfig.consumerName": "c",
+    "fanoutConfig.retryBackoffMillis": "5",
+}
+
+
+def test_the_keys_of_fan_out_are_honoured_or_named_as_fixed():
+    found = interpret({**LEAST, **OF_FANOUT}, entry_point="multilang")
+    assert found.config.consumer == "c"
+    assert (
+        row(found, "retrievalMode").verdict == row(found, "fanoutConfig.consumerName").verdict == "honoured"
+    )
+    fixed = row(found, "fanoutConfig.retryBackoffMillis")
+    assert (fixed.verdict, fixed.text.partition(":")[0]) == ("ignored, Java only", "fixed")
+
+
+def test_the_arn_of_a_consumer_goes_before_its_name_as_in_java():
+    arn = "arn:aws:kinesis:eu-west-1:123456789012:stream/orders/consumer/c:1700000000"
+    found = interpret({**LEAST, **OF_FANOUT, "fanoutConfig.consumerArn": arn}, entry_point="multilang")
+    assert found.config.consumer == arn
+    assert row(found, "fanoutConfig.consumerName").verdict == "ignored, as Java does"
+    other = arn.replace("orders", "parcels")
+    with pytest.raises(ConfigError, match=r"fanoutConfig\.consumerArn.* one of another stream"):
+        interpret({**LEAST, "fanoutConfig.consumerArn": other}, entry_point="multilang")
+
+
+def test_the_keys_of_fan_out_have_no_effect_where_records_are_polled():
+    found = interpret({**LEAST, **OF_FANOUT}, entry_point="multilang", accepts_polling=True)
     assert row(found, "retrievalMode").verdict == "mapped"
     assert row(found, "fanoutConfig.consumerName").verdict == "ignored, Java only"
+    polled = meaning(retrievalMode="POLLING", fanoutConfig__consumerName="c")
+    assert row(polled, "fanoutConfig.consumerName").verdict == "ignored, as Java does"
     capital = meaning(RetrievalMode="POLLING")
     assert row(capital, "RetrievalMode").verdict == "mapped"
     assert "Java ignores this spelling" in row(capital, "RetrievalMode").text
+
+
+@pytest.mark.parametrize("polling", [{"accept_polling": True}, {"overrides": {"retrieval": "polling"}}])
+def test_polling_on_the_command_line_goes_before_the_file_and_is_silent(tmp_path, caplog, polling):
+    path = written(tmp_path, "\n".join(f"{key}={value}" for key, value in {**LEAST, **OF_FANOUT}.items()))
+    given = {"entry_point": "multilang", "properties": path, "config_file": None, "accept_polling": False}
+    caplog.set_level("INFO")
+    pushed = settings_of(**given, overrides={}).config
+    assert (pushed.retrieval, pushed.consumer) == ("fanout-or-polling", "c")
+    assert caplog.text.count("read by enhanced fan-out") == 1
+    caplog.clear()
+    polled = settings_of(**{**given, "overrides": {}, **polling}).config
+    assert (polled.retrieval, polled.consumer) == ("polling", None)
+    assert "fan-out" not in caplog.text
 
 
 def test_metrics_are_published_as_java_publishes_them_unless_the_file_says_none():
@@ -533,7 +578,7 @@ workerId = java-1
 clientVersionConfig = CLIENT_VERSION_CONFIG_COMPATIBLE_WITH_2X
 """
     found = interpret(read_properties(written(tmp_path, text)), entry_point="multilang")
-    assert not found.polling_must_be_accepted
+    assert found.config.retrieval == "polling"
     assert not found.notices
     assert not [row for row in found.verdicts if row.verdict == "unknown"]
     assert (found.config.failover_time, found.config.worker_id, found.config.checkpoint_mode) == (

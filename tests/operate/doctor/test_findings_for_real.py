@@ -866,7 +866,7 @@ def _(world):
     world.asked["file"] = FileFacts(name="app.properties", literal=literal)
 
 
-@makes("fan-out-used", "app.properties: Java reads this stream by enhanced fan-out")
+@makes("fan-out-used", "app.properties: The stream is read by enhanced fan-out, as Java reads it")
 def _(world):
     world.asked["file"] = FileFacts(name="app.properties", notice=FANOUT_NOTICE)
 

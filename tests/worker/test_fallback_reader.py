@@ -1,0 +1,285 @@
+"""Reading by enhanced fan-out where that can be, and by polls where it cannot."""
+
+from contextlib import suppress
+from functools import partial
+from itertools import pairwise
+from types import SimpleNamespace
+
+import pytest
+
+from pykcl.errors import SetupError, TemporaryError
+from pykcl.events import DataLost, FanOutUnavailable
+from pykcl.local import consumers
+from pykcl.local.errors import AwsError
+from pykcl.model.checkpoint import ReadFrom
+from pykcl.testing.fleet import TABLE
+from pykcl.worker.fallback_reader import FallbackReader
+from pykcl.worker.push_reader import PushReader
+from pykcl.worker.reading_place import ReadingPlace
+from pykcl.worker.shard_reader import ShardReader
+
+SHARD = "shardId-000000000000"
+DAY = 24 * 3600
+
+
+class Kinesis:
+    """The calls of one worker, with their times. refused: raises an error for a call of `prepare` or `subscribe`."""
+
+    def __init__(self, fleet, worker):
+        self.fleet, self.calls, self.starts = fleet, [], []
+        self.refused = lambda operation: None
+        stream = worker._adapters[1]
+        self._originals = {name: getattr(stream, name) for name in ("prepare_consumer", "subscribe", "open")}
+        for name in self._originals:
+            setattr(stream, name, lambda *given, name=name: self._call(name, given))
+
+    def _call(self, name, given):
+        self.calls.append((name, self.fleet.simulation.now))
+        if name != "prepare_consumer":
+            self.starts.append((name, given[1].kind))
+        error = self.refused(name)
+        if error is not None:
+            raise error
+        return self._originals[name](*given)
+
+    def times(self, name):
+        return [at for called, at in self.calls if called == name]
+
+
+def started(fleet, refused=lambda operation: None, **options):
+    """Start a worker; return its calls to Kinesis."""
+    worker = fleet.worker("w1", retrieval="fanout-or-polling", **options)
+    kinesis = Kinesis(fleet, worker)
+    kinesis.refused = refused
+    worker.start()
+    return kinesis
+
+
+def fails(operation, error=TemporaryError):
+    return lambda called: error(f"{operation} fails") if called == operation else None
+
+
+def polls(fleet):
+    """Count the reads by polls from now on; return the counter."""
+    count = []
+    fleet.kinesis.fault = lambda operation, *_: operation == "GetRecords" and count.append(1)
+    return count
+
+
+def put_until(fleet, condition, pause=3.0, timeout=2000.0):
+    """Put a record now and then until the condition holds; return the payloads."""
+    put, until = [], fleet.simulation.now + timeout
+    while not condition():
+        assert fleet.simulation.now < until
+        put += fleet.put(1)
+        fleet.simulation.sleep(fleet.simulation.rng.uniform(0.0, 2 * pause))
+    return put
+
+
+def in_order(fleet, payloads):
+    """Return True if each record was delivered once, and all in the order in which they were put."""
+    return [record.data for _, record in fleet.ledger.delivered] == payloads
+
+
+def test_records_are_pushed_where_they_can_be(new_fleet):
+    fleet = new_fleet(shards=2)
+    count = polls(fleet)
+    started(fleet)
+    fleet.wait_delivered(fleet.put(20))
+    assert not count
+    assert not fleet.happened(FanOutUnavailable)
+
+
+@pytest.mark.parametrize(("error", "tried_after"), [(SetupError, 600), (TemporaryError, 60)])
+def test_a_consumer_that_cannot_be_registered_is_asked_for_again_and_the_shards_are_polled(
+    new_fleet, error, tried_after
+):
+    fleet = new_fleet(shards=3)
+    kinesis = started(fleet, fails("prepare_consumer", error))
+    put = put_until(fleet, lambda: len(kinesis.times("prepare_consumer")) == 3)
+    fleet.wait_delivered(put)
+    tried = kinesis.times("prepare_consumer")
+    assert all(tried_after <= later - earlier < tried_after + 15 for earlier, later in pairwise(tried))
+    (event,) = fleet.happened(FanOutUnavailable)
+    assert (event.shard, event.cause) == (None, "prepare_consumer fails")
+    kinesis.refused = lambda operation: None
+    count = polls(fleet)
+    put += put_until(fleet, lambda: len(kinesis.times("subscribe")) == 3)
+    fleet.wait_delivered(put)
+    fleet.simulation.sleep(5)
+    count.clear()
+    put += fleet.put(9)
+    fleet.wait_delivered(put)
+    assert not count
+    assert fleet.ledger.duplicates == 0
+
+
+def test_a_shard_whose_subscriptions_fail_for_a_minute_is_polled_from_where_it_stood(new_fleet):
+    fleet = new_fleet(shards=1, subscription_seconds=20)
+    kinesis = started(fleet)
+    put = fleet.put(5)
+    fleet.wait_delivered(put)
+    fleet.simulation.sleep(10)
+    kinesis.starts.clear()
+    kinesis.refused = fails("subscribe")
+    began = fleet.simulation.now
+    put += put_until(fleet, lambda: fleet.happened(FanOutUnavailable))
+    assert 60 <= fleet.simulation.now - began <= 100
+    fleet.wait_delivered(put)
+    assert kinesis.starts[-1] == ("open", "AFTER_SEQUENCE_NUMBER")
+    assert in_order(fleet, put)
+    (event,) = fleet.happened(FanOutUnavailable)
+    assert (event.shard, event.cause) == (SHARD, "subscribe fails")
+
+
+def test_it_is_subscribed_to_again_every_five_minutes_and_reported_once(new_fleet):
+    fleet = new_fleet(shards=1, subscription_seconds=20)
+    kinesis = started(fleet)
+    put = put_until(fleet, lambda: fleet.simulation.now > 30)
+    kinesis.refused = fails("subscribe")
+    put += put_until(fleet, lambda: fleet.happened(FanOutUnavailable))
+    kinesis.calls.clear()
+    put += put_until(fleet, lambda: len(kinesis.times("subscribe")) == 3)
+    tried = kinesis.times("subscribe")
+    assert all(300 <= later - earlier <= 345 for earlier, later in pairwise(tried))
+    assert len(fleet.happened(FanOutUnavailable)) == 1
+    kinesis.refused = lambda operation: None
+    put += put_until(fleet, lambda: len(kinesis.times("subscribe")) == 6)
+    fleet.wait_delivered(put)
+    assert in_order(fleet, put)
+    tried = kinesis.times("subscribe")[-2:]
+    assert tried[1] - tried[0] < 25, "it is pushed again"
+
+
+def test_a_subscription_that_is_not_permitted_does_not_stop_the_worker(new_fleet):
+    fleet = new_fleet(shards=2)
+    started(fleet, fails("subscribe", SetupError))
+    put = fleet.put(20)
+    fleet.wait_delivered(put, 10)
+    assert {event.shard for event in fleet.happened(FanOutUnavailable)} == set(fleet.open_shards())
+
+
+def test_subscriptions_that_say_nothing_fail_too(new_fleet):
+    fleet = new_fleet(shards=1)
+    worker = fleet.worker("w1", retrieval="fanout-or-polling")
+    stream = worker._adapters[1]
+    subscribe = stream.subscribe
+
+    def silent(shard_id, start, on_ready):
+        subscription = subscribe(shard_id, start, lambda: None)
+        subscription.poll = lambda: None
+        return subscription
+
+    stream.subscribe = silent
+    worker.start()
+    put = fleet.put(10)
+    fleet.wait_delivered(put, 70)
+    (event,) = fleet.happened(FanOutUnavailable)
+    assert event.cause == "no event came of its subscriptions"
+
+
+def test_a_consumer_that_is_deleted_is_registered_once_a_minute_and_the_shards_are_polled_meanwhile(
+    new_fleet,
+):
+    fleet = new_fleet(shards=3)
+    put = fleet.put(9)
+    started(fleet)
+    fleet.wait_delivered(put)
+    registered = []
+    fleet.kinesis.fault = lambda operation, *_: (
+        operation == "RegisterStreamConsumer" and registered.append(fleet.simulation.now)
+    )
+    for times in (1, 2):
+        fleet.kinesis.deregister_consumer("orders", name=TABLE)
+        began = fleet.simulation.now
+        put += fleet.put(9)
+        fleet.wait_delivered(put)
+        assert fleet.simulation.now - began < 3, "polled"
+        put += put_until(fleet, lambda times=times: len(registered) == times)
+        fleet.simulation.sleep(70)
+    assert registered[1] - registered[0] >= 60
+    count = polls(fleet)
+    put += fleet.put(9)
+    fleet.wait_delivered(put)
+    assert not count
+    assert fleet.ledger.duplicates == 0
+    assert [event.shard for event in fleet.happened(FanOutUnavailable)] == [None, None]
+
+
+def test_a_continuation_that_kinesis_refuses_to_poll_from_is_replaced_by_the_last_record(new_fleet):
+    fleet = new_fleet(shards=1)
+    kinesis = started(fleet)
+    put = fleet.put(5)
+    fleet.wait_delivered(put)
+
+    def refuse(operation, stream, shard, kind="", *_):
+        if operation == "GetShardIterator" and kinesis.starts[-1][1] == "AFTER_SEQUENCE_NUMBER":
+            raise AwsError("InvalidArgumentException", "no record has that number")
+
+    fleet.kinesis.fault = refuse
+    kinesis.refused = fails("subscribe", SetupError)
+    put += put_until(fleet, lambda: fleet.happened(FanOutUnavailable))
+    fleet.wait_delivered(put)
+    assert kinesis.starts[-2:] == [("open", "AFTER_SEQUENCE_NUMBER"), ("open", "AT_SEQUENCE_NUMBER")]
+    assert in_order(fleet, put)
+
+
+def test_an_idle_shard_whose_last_record_is_older_than_the_retention_goes_to_and_fro_without_an_alarm(
+    new_fleet, monkeypatch
+):
+    monkeypatch.setattr(consumers, "SILENCE_MILLIS", 25_000)
+    fleet = new_fleet(shards=1)
+    worker = fleet.worker("w1", retrieval="fanout-or-polling")
+    context, kinesis = worker._connect(), Kinesis(fleet, worker)
+    place = ReadingPlace(context, SHARD, None, ReadFrom("TRIM_HORIZON"), None)
+    held, wake = SimpleNamespace(key=SHARD, renew=print), context.runtime.event()
+    push = partial(PushReader, context, context.consumer, held, place, wake)
+    reader = FallbackReader(
+        context, context.consumer, SHARD, place, push, partial(ShardReader, context, SHARD, place)
+    )
+
+    def read_for(seconds):
+        read, until = [], fleet.simulation.now + seconds
+        while fleet.simulation.now < until:
+            with suppress(TemporaryError):
+                if (page := reader.read(lambda: False)) is not None:
+                    read += [record.data for batch in page.batches for record in batch]
+                    fleet.simulation.sleep(reader.finish(page))
+                    continue
+            fleet.simulation.sleep(5)
+        return read
+
+    put = fleet.put(3)
+    assert read_for(DAY + 3600) == put
+    kinesis.refused = fails("subscribe")
+    assert read_for(1000) == []
+    assert kinesis.starts[-2:] == [("subscribe", "AFTER_SEQUENCE_NUMBER"), ("open", "AFTER_SEQUENCE_NUMBER")]
+    kinesis.refused = lambda operation: None
+    put = fleet.put(3)
+    assert read_for(1000) == put
+    assert not fleet.happened(DataLost)
+    reader.close()
+
+
+def test_a_shard_that_ends_while_it_is_polled_is_followed_by_its_children(new_fleet):
+    fleet = new_fleet(shards=1)
+    started(fleet, fails("subscribe", SetupError))
+    put = fleet.put(10)
+    fleet.wait_delivered(put)
+    fleet.kinesis.split("orders", SHARD)
+    put += fleet.put(10)
+    fleet.wait_delivered(put)
+    assert fleet.ledger.duplicates == 0
+
+
+def test_a_stop_gives_the_buffer_back_whichever_way_a_shard_is_read(new_fleet):
+    fleet = new_fleet(shards=2)
+    kinesis = started(fleet, batch_window=1.0, batch_size=10)
+    kinesis.refused = fails("subscribe")
+    put = put_until(fleet, lambda: fleet.happened(FanOutUnavailable), timeout=600)
+    fleet.wait_delivered(put)
+    worker = fleet.workers["w1"]
+    memory = worker._manager._context.memory
+    worker.stop()
+    assert memory._free == worker.config.max_buffered_bytes
+    assert not any(task.name.startswith("pykcl") for task in fleet.simulation.unfinished("w1"))
