@@ -175,7 +175,7 @@ def test_subscriptions_that_say_nothing_fail_too(new_fleet):
     put = fleet.put(10)
     fleet.wait_delivered(put, 70)
     (event,) = fleet.happened(FanOutUnavailable)
-    assert event.cause == "no event came of its subscriptions"
+    assert "said nothing for 30 s" in event.cause
 
 
 def test_a_consumer_that_is_deleted_is_registered_once_a_minute_and_the_shards_are_polled_meanwhile(
