@@ -11,6 +11,7 @@ from pykcl.config import (
     CheckpointMode,
     Config,
     Eligibility,
+    FanoutTransport,
     FleetMode,
     HttpTransport,
     LeaseScanMode,
@@ -79,6 +80,7 @@ class AppOptions(_Around, total=False):
     retrieval: Retrieval
     consumer: str | None
     register_consumer: bool
+    fanout_transport: FanoutTransport
     idle_time_between_reads: float | None
     max_buffered_bytes: int
     http_transport: HttpTransport

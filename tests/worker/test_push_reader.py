@@ -7,8 +7,15 @@ from types import SimpleNamespace
 import pytest
 
 from pykcl import ConfigError
-from pykcl.errors import TemporaryError
-from pykcl.events import DataLost, FailureStarted, LeaseLost, LeaseReleased, SubscriptionContested
+from pykcl.errors import SetupError, TemporaryError
+from pykcl.events import (
+    DataLost,
+    FailureLasted,
+    FailureStarted,
+    LeaseLost,
+    LeaseReleased,
+    SubscriptionContested,
+)
 from pykcl.local.errors import AwsError
 from pykcl.model.checkpoint import ReadFrom
 from pykcl.model.kpl import UserRecord, aggregate
@@ -521,6 +528,49 @@ def test_a_consumer_that_is_deleted_is_registered_again_once_a_minute_and_nothin
         fleet.wait_delivered(put)
     assert len(calls) == 2
     assert calls[1] - calls[0] >= 60
+    assert fleet.ledger.duplicates == 0
+
+
+def test_a_consumer_that_is_deleted_and_may_not_be_registered_needs_a_person_and_nothing_is_lost(new_fleet):
+    fleet = new_fleet(shards=2)
+    worker, _ = started(fleet)
+    stream = worker._adapters[1]
+    put = fleet.put(9)
+    fleet.wait_delivered(put)
+    prepare = stream.prepare_consumer
+
+    def only_find():
+        if not fleet.kinesis.list_consumers(STREAM, operation=None):
+            raise SetupError("no consumer, and this worker may not register it")
+        prepare()
+
+    stream.prepare_consumer = only_find
+    fleet.kinesis.deregister_consumer(STREAM, name=TABLE)
+    put += fleet.put(9)
+    fleet.wait(lambda: fleet.happened(FailureLasted))
+    (event,) = fleet.happened(FailureLasted)
+    assert (event.what, event.failing) == ("reading", 2)
+    assert set(fleet.owners().values()) == {"w1"}, "its leases stay"
+    fleet.kinesis.register_consumer(STREAM, TABLE)
+    fleet.wait_delivered(put)
+    assert fleet.ledger.duplicates == 0
+
+
+@pytest.mark.parametrize("retrieval", ["fanout", "fanout-or-polling"])
+def test_a_consumer_that_is_being_created_for_half_a_minute_is_waited_for_unless_records_may_be_polled(
+    new_fleet, retrieval
+):
+    fleet = new_fleet(shards=2, state_seconds=30)
+    fleet.simulation.sleep(31)
+    put, began = fleet.put(9), fleet.simulation.now
+    worker = fleet.worker("w1", retrieval=retrieval)
+    subscriptions = Subscriptions(fleet, worker)
+    worker.start()
+    fleet.wait_delivered(put)
+    took = fleet.simulation.now - began
+    assert 30 <= took < 45 if retrieval == "fanout" else took < 15
+    fleet.wait(lambda: len(subscriptions.seen) == 2)
+    fleet.wait_delivered(fleet.put(9))
     assert fleet.ledger.duplicates == 0
 
 

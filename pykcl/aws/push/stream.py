@@ -121,7 +121,7 @@ class FanOutStream(KinesisStream):
         arn = self._consumer_arn
         if not arn:
             # Not registered again here: who calls `prepare_consumer` knows how often that may be done.
-            raise ConsumerGone(f"The consumer of stream {self._name!r} was deregistered.")
+            raise self._deregistered()
         request = {
             "ConsumerARN": arn,
             "ShardId": shard_id,
@@ -229,9 +229,18 @@ class FanOutStream(KinesisStream):
         if self._consumer_arn == consumer_arn:
             self._consumer_arn = ""
         self.describe()
+        return self._deregistered()
+
+    def _deregistered(self) -> ConsumerGone:
+        is_named = not self._consumer.startswith("arn:")
         return ConsumerGone(
-            f"Stream {self._name!r} has no consumer {consumer_arn} any more: it was deregistered. It is asked for by "
-            "name, and registered again where that is allowed."
+            f"Stream {self._name!r} has no consumer {self._consumer!r} any more: it was deregistered. "
+            + (
+                "It is registered again where this worker may. Otherwise do: pykcl fanout register "
+                f"{self._name} --consumer {self._consumer}."
+                if is_named
+                else "Do: name a consumer that pykcl fanout list shows, and restart the worker."
+            )
         )
 
     def _may_exist(self, shard_id: str) -> bool:
