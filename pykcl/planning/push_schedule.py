@@ -162,7 +162,7 @@ def is_given_up(schedule: PushSchedule, now: float, *, is_trial: bool) -> bool:
 
 
 def tried_again_at(now: float, rng: Random) -> float:
-    """Return the time from which on a shard that is polled is subscribed to again, if it is spread like renewals."""
+    """Return the time from which on a polled shard is subscribed to again; spread, as renewals are."""
     return now + rng.uniform(*TRIED_AGAIN_AFTER)
 
 

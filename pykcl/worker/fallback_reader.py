@@ -52,7 +52,7 @@ class FallbackReader:
         """Return and raise as the two readers do."""
         push = self._push
         if push is None:
-            return self._reader.read(give_up)
+            return self._read_polled(give_up)
         try:
             page = push.read(give_up)
         except FatalError:
@@ -67,6 +67,16 @@ class FallbackReader:
                 return page
         self._poll(push)
         return self._reader.read(give_up)
+
+    def _read_polled(self, give_up: Callable[[], bool]) -> Page | None:
+        try:
+            return self._reader.read(give_up)
+        except FatalError:
+            raise
+        except (TemporaryError, SetupError):
+            # A worker may be permitted to subscribe, and not to poll: no empty page would ever come.
+            self._subscribe_if_due()
+            raise
 
     def _poll(self, push: PushReader) -> None:
         """Read by polls from now on, and report why, once until records are pushed again."""
@@ -83,11 +93,16 @@ class FallbackReader:
         self._push, self._reader = None, self._new_poll()
         self._place.change_clock(-self._clocks_apart)
 
-    def _subscribe(self) -> None:
+    def _subscribe_if_due(self) -> bool:
+        """Let records be pushed from now on, if that is to be tried again; return True then. Raises FatalError."""
+        if self._due_in > 0 or not self._consumer.is_found():
+            return False
+        self._place.forget_doubt()
         self._reader.close()
         self._push = self._reader = self._new_push()
         self._place.change_clock(self._clocks_apart)
         self._is_trial = True
+        return True
 
     @property
     def _clocks_apart(self) -> float:
@@ -102,10 +117,7 @@ class FallbackReader:
             self._is_trial, self._is_reported, self._cause = False, False, _SILENCE
             return pause
         is_at_the_tip = not (page.is_last or fetched.records) and fetched.millis_behind_latest == 0
-        if is_at_the_tip and self._due_in <= 0 and self._consumer.is_found():
-            self._subscribe()
-            return 0.0
-        return pause
+        return 0.0 if is_at_the_tip and self._subscribe_if_due() else pause
 
     @property
     def _due_in(self) -> float:

@@ -289,6 +289,8 @@ class ShardReader:
     def reopen(self) -> None:
         """Forget the iterator: the next read opens the shard again after what was delivered."""
         self._iterator = None
+        # At the last record, which shows whether anything was trimmed.
+        self._place.behind = None
         self._place.forget_doubt()
         self.drop()
 

@@ -261,6 +261,19 @@ def test_an_idle_shard_whose_last_record_is_older_than_the_retention_goes_to_and
     reader.close()
 
 
+def test_a_shard_that_cannot_be_polled_either_is_pushed_as_soon_as_it_can_be(new_fleet):
+    fleet = new_fleet(shards=1, subscription_seconds=20)
+    kinesis = started(fleet)
+    put = fleet.put(5)
+    fleet.wait_delivered(put)
+    kinesis.refused = lambda operation: SetupError(f"{operation} is denied")
+    fleet.wait(lambda: fleet.happened(FanOutUnavailable))
+    put += fleet.put(5)
+    kinesis.refused = fails("open", SetupError)
+    fleet.wait_delivered(put, 400)
+    assert in_order(fleet, put)
+
+
 def test_a_shard_that_ends_while_it_is_polled_is_followed_by_its_children(new_fleet):
     fleet = new_fleet(shards=1)
     started(fleet, fails("subscribe", SetupError))

@@ -184,9 +184,8 @@ class _Reading:
     def _known(self, key: Key, value: Given) -> Meaning:
         name = key.name
         if name.startswith("fanoutConfig.") and not self._retrieval.pushes:
-            return (
-                JAVA_ONLY if self._retrieval.java_uses_fanout else AS_JAVA
-            ), "the stream is read by polling"
+            verdict = JAVA_ONLY if self._retrieval.java_uses_fanout else AS_JAVA
+            return verdict, "the stream is read by polling"
         if name in self._special:
             verdict, text = self._special[name](value)
             return verdict, text or key.text
