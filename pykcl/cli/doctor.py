@@ -83,8 +83,8 @@ def doctor(
     and a half times as long. Prints a fix for each problem; `-o wide` also shows the ids.
 
     --bundle writes versions, options, leases and findings as text into a new zip file. Names of applications, tables,
-    streams, workers, accounts and roles are replaced by hashes; credentials, records, endpoints and the contents of a
-    .properties file are never in it.
+    streams, consumers, workers, accounts and roles are replaced by hashes; credentials, records, endpoints and the
+    contents of a .properties file are never in it.
 
     The exit code is 3 if a finding is an error.
     """

@@ -172,7 +172,7 @@ SUBSCRIPTION_SILENT = _one(
 EVENT_DELAY = _one(
     _P, "EventDelay", "Milliseconds", "SUMMARY", "ShardId",
     "Time from the arrival of the newest record of an event in Kinesis until the worker took the event, by the clock "
-    "of its machine.", is_ours=True,
+    "of the worker.", is_ours=True,
 )  # fmt: skip
 EXPIRED_ITERATOR = _one(
     _P, "ExpiredIterator", "Count", "SUMMARY", "ShardId",

@@ -123,6 +123,7 @@ _NAMES_OF_CONFIG = {
     "worker_metrics_table": "table",
     "worker_id": "worker",
     "metrics_namespace": "application",
+    "consumer": "consumer",
 }
 
 _KEYS_OF_KCL = {"Leader", MIGRATION_KEY, "TableMigration3.5"}
@@ -131,12 +132,17 @@ _KEYS_OF_KCL = {"Leader", MIGRATION_KEY, "TableMigration3.5"}
 
 def redactor_of(facts: Facts, salt: str) -> Redactor:
     """Return a redactor of every name in these facts."""
-    names: dict[str, set[str]] = {kind: set() for kind in ("application", "table", "stream", "worker", "row")}
+    kinds = ("application", "table", "stream", "worker", "row", "consumer")
+    names: dict[str, set[str]] = {kind: set() for kind in kinds}
     config = facts.config
     for name, kind in _NAMES_OF_CONFIG.items():
         names[kind].add(str(getattr(config, name) or ""))
     names["application"].add(facts.application or "")
     names["stream"].add(config.stream_name)
+    names["consumer"] |= {
+        facts.consumer or "",
+        *(facts.consumers.names if facts.consumers is not None else ()),
+    }
     if facts.stream is not None:
         names["stream"] |= {facts.stream.name, *facts.stream.nearby}
     if facts.table is not None:
@@ -145,7 +151,9 @@ def redactor_of(facts: Facts, salt: str) -> Redactor:
         view = facts.watch.snapshot
         for lease in view.leases.values():
             names["worker"] |= {lease.owner or "", lease.checkpoint_owner or ""}
-            names["worker"].add(lease.metadata.owner or "" if lease.metadata is not None else "")
+            if (note := lease.metadata) is not None:
+                names["worker"].add(note.owner or "")
+                names["consumer"].add(note.consumer or "")
         names["worker"] |= {row.owner or "" for row in view.unreadable.values()}
         overview = facts.watch.overview
         names["worker"] |= {one.worker for one in overview.members} if overview is not None else set()

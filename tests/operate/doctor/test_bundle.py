@@ -5,9 +5,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pykcl import Config
+from pykcl.model.lease import PykclMetadata
 from pykcl.model.lease_item import to_item
 from pykcl.operate.doctor.bundle import Redactor, bundle_of, redactor_of
-from pykcl.operate.doctor.facts import AccountFacts, Facts, ProcessFacts, TableFacts, WatchFacts
+from pykcl.operate.doctor.consumers import check_consumers
+from pykcl.operate.doctor.facts import (
+    AccountFacts,
+    ConsumerFacts,
+    Facts,
+    ProcessFacts,
+    StreamFacts,
+    TableFacts,
+    WatchFacts,
+)
 from pykcl.operate.doctor.findings import Finding
 from pykcl.operate.lag import ShardLag
 from pykcl.operate.snapshot import shown, snapshot_of
@@ -73,6 +83,26 @@ KEYS = {
     "acme-shardId-000000000005": "acme",
     "123456789012:payments:1790000000:shardId-000000000007": "payments",
 }
+
+
+def test_consumers_of_enhanced_fan_out_are_in_no_report():
+    note = PykclMetadata(owner="w", consumer="acme-in-a-row")
+    view = snapshot_of([to_item(lease(1).with_(owner="w", metadata=note))])
+    facts = Facts(
+        config=Config(
+            application="orders-app", stream="orders", retrieval="fanout", consumer="acme-configured"
+        ),
+        application="orders-app",
+        process=ProcessFacts(python="3.11", pykcl="1"),
+        account=AccountFacts(),
+        stream=StreamFacts(name="orders", open_shards=2),
+        table=TableFacts(name="orders-app", watch=WatchFacts(snapshot=view)),
+        consumers=ConsumerFacts(names=("acme-listed", "acme-in-a-row"), unused=("acme-listed",)),
+    )
+    findings = [*check_consumers(facts), Finding("x", "fleet", "info", "acme-in-a-row and acme-configured")]
+    texts = "".join(bundle_of(facts, findings, redactor_of(facts, "salt"), "now").values())
+    assert "consumer-unused" in texts
+    assert "acme" not in texts
 
 
 def test_of_a_lease_key_only_the_id_of_a_shard_is_in_a_report():
