@@ -29,7 +29,15 @@ from typing import TYPE_CHECKING, Any
 from botocore.exceptions import ClientError
 
 from pykcl.aws.errors import MALFORMED, aws_errors, error_code, sort_failure, unreadable
-from pykcl.aws.kinesis_decode import NO_END, UnprovenEnd, description_of, refused, shards_of
+from pykcl.aws.kinesis_decode import (
+    NO_END,
+    UnprovenEnd,
+    description_of,
+    put_answers,
+    put_entry,
+    refused,
+    shards_of,
+)
 from pykcl.aws.renewed_credentials import trouble_of
 from pykcl.aws.server_clock import ServerClock, date_of
 from pykcl.aws.transport.connection import wait_for_any
@@ -45,11 +53,13 @@ from pykcl.errors import (
     StreamMissing,
     SubscriptionTaken,
     TemporaryError,
+    Throttled,
     WrongStream,
 )
 from pykcl.interfaces import Fetched
 from pykcl.model.absence import GONE_AFTER, Absence
 from pykcl.model.checkpoint import ReadFrom
+from pykcl.model.new_record import NewRecord, PutAnswer
 from pykcl.model.shard import STREAM_ARN, Shard, ShardListing, StreamDescription
 from pykcl.runtime import Runtime
 
@@ -165,6 +175,20 @@ class KinesisStream:
             # Throttled, token expired, network: the pages we have are true, what is absent proves nothing.
             return ShardListing(tuple(shards.values()), complete=False)
         return ShardListing(tuple(shards.values()))
+
+    def put(self, records: Sequence[NewRecord]) -> list[PutAnswer]:
+        """Send one PutRecords request; see `interfaces.PutStream`. Raises StreamMissing when there is no stream."""
+        doing = f"Putting records into stream {self._name!r}"
+        request = {**self._stream(), "Records": [put_entry(record) for record in records]}
+        try:
+            answer = self._call(doing, self._calling(self._client.put_records), request)
+        except NotFoundError as error:
+            message = str(error)
+        else:
+            return put_answers(answer, len(records))
+        # Outside the except block. It raises what is the matter where DescribeStreamSummary finds no stream, either.
+        self.describe()
+        raise Throttled(f"{message}, and DescribeStreamSummary shows the stream. Nothing was put.")
 
     def open(self, shard_id: str, start: ReadFrom) -> str:
         """A shard iterator, good for five minutes.

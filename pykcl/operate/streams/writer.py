@@ -20,8 +20,8 @@ from itertools import count
 
 from pykcl.errors import PyKclError, TemporaryError, Throttled
 from pykcl.model.kpl import AggregatedBlob, Aggregator
+from pykcl.model.new_record import NewRecord, PutAnswer
 from pykcl.model.shard import HashRange, Shard
-from pykcl.operate.aws.streams import NewRecord, PutAnswer
 from pykcl.runtime import Event, Runtime
 
 MAX_RECORDS = 500

@@ -11,7 +11,7 @@ from pykcl.errors import SetupError, TemporaryError, Throttled
 from pykcl.local.stream import LocalKinesis
 from pykcl.model.checkpoint import ReadFrom
 from pykcl.model.kpl import deaggregate_batch
-from pykcl.operate.aws.streams import NewRecord, PutAnswer
+from pykcl.model.new_record import NewRecord, PutAnswer
 from pykcl.operate.streams.writer import (
     LINGER,
     MAX_BYTES,
