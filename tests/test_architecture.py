@@ -51,6 +51,7 @@ ALLOWED = {
     "planning": VALUES | {"planning"},
     "aws": {"aws", "config", "errors", "interfaces", "metrics", "model", "runtime"},
     "worker": WIRING | {"worker", "planning"},
+    "producer": WIRING | {"producer"},
     "handlers": WIRING | {"handlers", "planning", "worker"},
     "asgi_server": set(),
     "local": {"asgi_server", "host_names", "local", "model"},
@@ -85,6 +86,7 @@ ALLOWED = {
         "metrics",
         "model",
         "processor",
+        "producer",
         "status",
         "worker",
     },
@@ -92,11 +94,12 @@ ALLOWED = {
 """Room -> rooms of pykcl it may import. "" is pykcl/__init__.py."""
 EXCEPT = {
     "pykcl/worker/worker.py": {"aws", "dead_letters"},
+    "pykcl/producer/producer.py": {"aws"},
     "pykcl/operate/dead_letters/redrive.py": {"worker"},
     "pykcl/config.py": {"metrics"},
     "pykcl/compat/kclpy/__main__.py": {"cli"},
 }
-"""The composition root alone knows the adapters, a redrive checks a processor as a worker does, Config (when asked) where it can be read from, a module run as a command the command line."""
+"""The composition roots alone know the adapters, a redrive checks a processor as a worker does, Config (when asked) where it can be read from, a module run as a command the command line."""
 
 AWS_LIBRARIES = {"boto3", "botocore"}
 OPERATORS_AWS = "pykcl/operate/aws/"
