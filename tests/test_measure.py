@@ -12,8 +12,8 @@ REACHED = {
 }
 """What each measure may come to; a change that lowers one lowers it here."""
 SIZES = {
-    "files of pykcl/": 308,
-    "lines of pykcl/": 79_800,
+    "files of pykcl/": 314,
+    "lines of pykcl/": 80_300,
     "lines of the core": 34_300,
     "lines of tests/": 122_500,
 }
