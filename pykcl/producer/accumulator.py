@@ -140,6 +140,7 @@ Request = tuple[Parcel, ...]
 class Options:
     """linger: seconds that a record waits for others. rate_limit: times the rate of a shard; inf: none.
 
+    setup_patience: seconds for which a SetupError is taken for one that passes.
     ordered: the records of a partition key get into the stream in the order in which they were added.
     """
 
@@ -148,6 +149,7 @@ class Options:
     linger: float = 0.1
     rate_limit: float = 1.0
     max_request_bytes: int = MAX_BYTES
+    setup_patience: float = SETUP_PATIENCE
 
 
 def max_bytes_for(largest_record: int) -> int:
@@ -311,7 +313,7 @@ class Accumulator:
         if isinstance(error, SetupError):
             if self._setup_fails_since is None:
                 self._setup_fails_since = now
-            if now - self._setup_fails_since >= SETUP_PATIENCE:
+            if now - self._setup_fails_since >= self._options.setup_patience:
                 users = [user for parcel in request for user in parcel.users]
                 return [*self.fail(users, error), *self._apply_map(now)]
         for queue in {parcel.queue: None for parcel in request}:

@@ -16,13 +16,14 @@ from pykcl.errors import (
     PyKclError,
     RecordRefused,
     SetupError,
+    StreamMissing,
     TemporaryError,
     shown,
 )
 from pykcl.event_dispatch import EventFan, Listener, Relay
 from pykcl.interfaces import PutStream
 from pykcl.model.new_record import MAX_RECORD_BYTES, NewRecord, why_refused
-from pykcl.producer.accumulator import Accumulator, Options, PutResult, max_bytes_for
+from pykcl.producer.accumulator import SETUP_PATIENCE, Accumulator, Options, PutResult, max_bytes_for
 from pykcl.producer.delivery import Delivery
 from pykcl.producer.shard_map import ShardMap
 from pykcl.runtime import FORKS, Future, Runtime, SystemRuntime, before_threads_end
@@ -55,6 +56,7 @@ class ProducerSeams:
 
     runtime: Runtime | None = None
     stream: Callable[[], PutStream] | None = None
+    setup_patience: float = SETUP_PATIENCE
 
 
 class Producer:
@@ -135,18 +137,26 @@ class Producer:
                 "(RecordDistributionStrategy AUTO), so it has no order for ordered=True to keep. Do: ordered=False, or "
                 "set the strategy of the stream to USER_PARTITION_KEY."
             )
-        shard_map = None
-        if description.ignores_keys:
-            log.info("records go plain, as the stream puts them into any shard stream=%r", stream.name)
-        else:
-            listing = stream.list_shards()
-            if not listing.complete:
-                raise TemporaryError(
-                    f"The shards of stream {stream.name!r} could not all be listed. Start again."
-                )
-            shard_map = ShardMap(listing.shards)
         self._largest_record = description.largest_record
-        self._begin(stream, shard_map)
+        self._begin(stream, self._shards_of(stream, ignores_keys=description.ignores_keys))
+
+    def _shards_of(self, stream: PutStream, *, ignores_keys: bool) -> ShardMap | None:
+        """Return the shards; None where nothing depends on them, so that records go plain and at no rate."""
+        if ignores_keys:
+            log.info("records go plain, as the stream puts them into any shard stream=%r", stream.name)
+            return None
+        try:
+            listing = stream.list_shards()
+        except SetupError as error:
+            if self._aggregate or self._ordered or isinstance(error, StreamMissing):
+                raise
+            log.info("records go at no rate, as the shards cannot be listed stream=%r", stream.name)
+            return None
+        if not listing.complete:
+            raise TemporaryError(
+                f"The shards of stream {stream.name!r} could not all be listed. Start again."
+            )
+        return ShardMap(listing.shards)
 
     def _stream(self) -> PutStream:
         if self._seams.stream is not None:
@@ -170,6 +180,7 @@ class Producer:
                 linger=self._linger,
                 rate_limit=self._rate_limit,
                 max_request_bytes=max_request_bytes,
+                setup_patience=self._seams.setup_patience,
             )
         )
         records.place(shard_map, self._runtime.monotonic())

@@ -302,6 +302,18 @@ def test_a_lost_answer_marks_every_record_of_the_request(rig, kinesis):
     assert all(result.perhaps_twice for result in one.results())
 
 
+@pytest.mark.parametrize(
+    ("code", "doubt"), [("ProvisionedThroughputExceededException", False), ("InternalFailure", True)]
+)
+def test_a_record_that_kinesis_failed_with_may_be_there_and_a_throttled_one_is_not(rig, clock, code, doubt):
+    one = rig(linger=0.0)
+    one.add(b"a")
+    request = one.plan.take(clock.seconds)
+    one.note(one.plan.report(request, [PutAnswer(None, code)], clock.seconds, clock.random))
+    one.run()
+    assert one.results()[0].perhaps_twice is doubt
+
+
 def test_missing_permission_is_waited_for_and_then_final(rig, clock):
     one = rig()
 
@@ -477,6 +489,25 @@ def test_ordered_nothing_overtakes_a_refused_record_across_a_reshard(rig, kinesi
     one.note(one.plan.report(in_flight, [REFUSED], clock.seconds, clock.random))
     one.run()
     assert [data for found in seen_by_shard(kinesis).values() for data in found] == [b"1", b"2"]
+
+
+def test_ordered_a_reshard_ends_although_records_keep_coming_for_the_shards_that_have_gone(
+    rig, kinesis, clock
+):
+    one = rig(ordered=True, aggregate=False, linger=0.0)
+    one.add(b"first", "k", "0")
+    in_flight = one.plan.take(clock.seconds)
+    for shard in ("shardId-000000000000", "shardId-000000000001"):
+        kinesis.split("s", shard)
+    clock.seconds += 1
+    one.plan.place(one.listed(), clock.seconds)
+    one.add(b"other", "k", str(2**128 - 1))
+    # Sent to a shard that has gone, it would put off the new listing until it is answered, and so would the next one.
+    assert one.plan.take(clock.seconds) is None
+    landed = PutAnswer("shardId-000000000000", None, "1")
+    one.note(one.plan.report(in_flight, [landed], clock.seconds, clock.random))
+    (parcel,) = one.plan.take(clock.seconds)
+    assert parcel.queue.shard_id == "shardId-000000000005"
 
 
 def test_ordered_a_record_that_is_given_up_halts_its_shard_until_resume(rig, kinesis, clock):

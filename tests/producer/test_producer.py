@@ -536,6 +536,18 @@ def test_records_go_plain_into_a_stream_that_ignores_keys(stage):
     )
 
 
+def test_without_the_permission_to_list_shards_only_plain_records_go(stage):
+    def denied():
+        raise SetupError("kinesis:ListShards is missing")
+
+    stage.list_shards = denied
+    with pytest.raises(SetupError, match="ListShards"):
+        stage.producer().start()
+    with stage.producer(aggregate=False) as producer:
+        producer.put(b"x")
+    assert stage.seen() == {b"x": 1}
+
+
 @pytest.mark.parametrize(
     "options",
     [
