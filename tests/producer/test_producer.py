@@ -141,13 +141,16 @@ def test_a_request_without_an_answer_yet_does_not_hold_up_the_next_one(stage):
         stage.answer = lambda _: ()
         stage.sleep(9)
 
-    stage.answer = slow_once
-    with stage.producer(linger=0.0) as producer:
-        slow = producer.put(b"slow")
-        stage.sleep(1)
-        quick = producer.put(b"quick")
-        stage.sleep(1)
-        assert (slow.done(), quick.done()) == (False, True)
+    with stage.producer(linger=0.1) as producer:
+        # The second time there are threads enough, and all of them sleep.
+        for _ in range(2):
+            stage.answer = slow_once
+            slow = producer.put(b"slow")
+            stage.sleep(1)
+            quick = producer.put(b"quick")
+            stage.sleep(1)
+            assert (slow.done(), quick.done()) == (False, True)
+            producer.flush()
 
 
 def test_no_more_requests_are_under_way_than_there_are_connections(stage):
