@@ -57,7 +57,7 @@ ALLOWED = {
     "local": {"asgi_server", "host_names", "local", "model"},
     "compat": WIRING | {"compat", "logs", "planning", "worker", "aws"},
     "testing": WIRING | {"handlers", "testing", "planning", "worker", "aws", "local"},
-    "operate": WIRING | {"operate", "planning", "aws", "dead_letters"},
+    "operate": WIRING | {"operate", "planning", "producer", "aws", "dead_letters"},
     "ui": WIRING | {"asgi_server", "ui", "health", "operate", "planning", "aws"},
     "demo": WIRING | {"aws", "demo", "local", "worker"},
     "cli": WIRING

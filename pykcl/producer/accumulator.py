@@ -214,7 +214,9 @@ class Accumulator:
 
     def due_in(self, now: float) -> float:
         """Return the seconds until there may be something to do; infinite while that depends on an answer."""
-        soonest = self._list_again_at if self._is_stale else inf
+        soonest = min((_last_expiry(parcel) for parcel, _ in self._misplaced), default=inf)
+        if self._is_stale:
+            soonest = min(soonest, self._list_again_at)
         for queue in self._queues.values():
             if queue.waiting:
                 soonest = min(soonest, queue.waiting[0].expires_at)
@@ -224,8 +226,10 @@ class Accumulator:
 
     @property
     def is_delayed(self) -> bool:
-        """True while records wait that were refused, or got no answer."""
-        return any(queue.failures and queue.waiting for queue in self._queues.values())
+        """True while records wait that were refused, got no answer, or landed in a shard that is not listed."""
+        return bool(self._misplaced) or any(
+            queue.failures and queue.waiting for queue in self._queues.values()
+        )
 
     def _is_held(self, queue: ShardQueue) -> bool:
         """Return True for a queue that only an answer or a listing frees."""
@@ -357,6 +361,12 @@ class Accumulator:
         for queue in self._queues.values():
             while queue.waiting and queue.waiting[0].expires_at <= now:
                 expired.append(queue.pop())
+        late = [parcel for parcel, _ in self._misplaced if _last_expiry(parcel) <= now]
+        if late:
+            self._misplaced = [found for found in self._misplaced if found[0] not in late]
+            for parcel in late:
+                _mark_doubtful(parcel)
+                expired += parcel.users
         return self.fail(expired, None) if expired else []
 
     def fail(self, records: Sequence[PendingRecord], error: PyKclError | None) -> list[Outcome]:
@@ -376,7 +386,10 @@ class Accumulator:
 
     def drop(self) -> list[PendingRecord]:
         """Return all records that are in no request, and forget them."""
-        left = [user for parcel, _ in self._misplaced for user in parcel.users]
+        left: list[PendingRecord] = []
+        for parcel, _ in self._misplaced:
+            _mark_doubtful(parcel)
+            left += parcel.users
         left += chain.from_iterable(queue.waiting for queue in self._queues.values())
         self._misplaced.clear()
         self._queues.clear()
@@ -445,8 +458,7 @@ class Accumulator:
                 outcomes += _delivered(parcel, answer)
             else:
                 # Consumers drop that aggregate; one that does not know the rule has its records twice.
-                for user in parcel.users:
-                    user.perhaps_twice = True
+                _mark_doubtful(parcel)
                 waiting += parcel.users
         return outcomes + self._add_again(waiting, now)
 
@@ -484,6 +496,10 @@ def _count_attempt(parcel: Parcel) -> None:
 def _mark_doubtful(parcel: Parcel) -> None:
     for user in parcel.users:
         user.perhaps_twice = True
+
+
+def _last_expiry(parcel: Parcel) -> float:
+    return parcel.users[-1].expires_at
 
 
 def _back_off(queue: ShardQueue, now: float, random: Random) -> None:

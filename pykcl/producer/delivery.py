@@ -29,7 +29,10 @@ RECORD_OVERHEAD = 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PutsDelayed(EventOfStream):
-    """Kinesis has refused records, or not answered. They are sent again. records: of the request that showed it."""
+    """Kinesis has refused records, or not answered. They are sent again.
+
+    records: Kinesis records of the request that showed it; 0 where the shards cannot be listed.
+    """
 
     LEVEL = logging.WARNING
     TEXT = "records are not put yet and sent again"
@@ -313,14 +316,21 @@ class Delivery:
         try:
             listing = self._stream.list_shards()
             found = ShardMap(listing.shards) if listing.complete else None
+            trouble = "ListShards did not show all shards."
         except PyKclError as error:
-            log.debug("the shards could not be listed error=%s", type(error).__name__)
+            trouble = str(error)
+        except Exception as error:  # noqa: BLE001 - as in `_send`
+            trouble = f"Listing the shards raised {type(error).__name__}."
         with self._lock:
             now = self._runtime.monotonic()
+            is_delayed = self._records.is_delayed
             if found is None:
                 self._records.listing_failed(now)
-                return
-            outcomes = self._records.place(found, now)
+                outcomes: Sequence[Outcome] = ()
+            else:
+                outcomes = self._records.place(found, now)
+        if found is None and is_delayed:
+            self._begin_delay(0, trouble, now)
         self._settle(outcomes)
 
     def _note_delay(
@@ -334,15 +344,18 @@ class Delivery:
     ) -> None:
         """Report that records are sent again, and once none is any more."""
         refused = [answer for answer in answers if answer.shard_id is None]
-        name, since = self._stream.name, self._delayed_since
+        since = self._delayed_since
         if failure is None and not refused:
             if since is not None and not is_delayed:
                 self._delayed_since = None
-                self._events.emit(PutsResumed(stream=name, seconds=now - since))
-        elif since is None:
+                self._events.emit(PutsResumed(stream=self._stream.name, seconds=now - since))
+        else:
+            self._begin_delay(len(refused) or len(request), str(failure or refused[0].error), now)
+
+    def _begin_delay(self, records: int, error: str, now: float) -> None:
+        if self._delayed_since is None:
             self._delayed_since = now
-            error = str(failure or refused[0].error)
-            self._events.emit(PutsDelayed(stream=name, records=len(refused) or len(request), error=error))
+            self._events.emit(PutsDelayed(stream=self._stream.name, records=records, error=error))
 
     # -- outcomes --------------------------------------------------------------------------------------------------
 

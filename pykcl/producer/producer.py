@@ -21,7 +21,7 @@ from pykcl.errors import (
     shown,
 )
 from pykcl.event_dispatch import EventFan, Listener, Relay
-from pykcl.interfaces import PutStream
+from pykcl.interfaces import Events, PutStream
 from pykcl.model.new_record import MAX_RECORD_BYTES, NewRecord, why_refused
 from pykcl.producer.accumulator import SETUP_PATIENCE, Accumulator, Options, PutResult, max_bytes_for
 from pykcl.producer.delivery import Delivery
@@ -57,6 +57,7 @@ class ProducerSeams:
     runtime: Runtime | None = None
     stream: Callable[[], PutStream] | None = None
     setup_patience: float = SETUP_PATIENCE
+    events: Events | None = None
 
 
 class Producer:
@@ -184,12 +185,11 @@ class Producer:
             )
         )
         records.place(shard_map, self._runtime.monotonic())
-        relay = None if self._on_event is None else Relay(self._on_event, self._runtime)
         delivery = Delivery(
             stream,
             records,
             self._runtime,
-            EventFan(() if relay is None else (relay.hear,), now=self._runtime.monotonic),
+            self._seams.events or self._listeners(),
             connections=self._connections,
             max_pending_bytes=self._max_pending_bytes,
             max_request_bytes=max_request_bytes,
@@ -202,6 +202,10 @@ class Producer:
         self._delivery = delivery
         if self._seams.runtime is None:
             _end_with_the_program(self)
+
+    def _listeners(self) -> EventFan:
+        relays = () if self._on_event is None else (Relay(self._on_event, self._runtime).hear,)
+        return EventFan(relays, now=self._runtime.monotonic)
 
     def close(self, timeout: float | None = None) -> None:
         """Wait until all records are put, at most `timeout` seconds; give up the others, and end the threads.

@@ -443,6 +443,38 @@ def test_a_reshard_between_listing_and_putting_loses_nothing(rig, kinesis, clock
     assert all(result.perhaps_twice for result in again)
 
 
+def test_records_in_a_shard_that_nobody_can_list_do_not_wait_for_ever_and_may_be_in(rig, kinesis, clock):
+    one = rig(ttl=5.0)
+    for at in range(40):
+        one.add(b"%d" % at, f"k{at}")
+    kinesis.split("s", "shardId-000000000000")
+    clock.seconds += 0.1
+    while request := one.plan.take(clock.seconds):
+        answers = [one.stream.put([parcel.record])[0] for parcel in request]
+        one.note(one.plan.report(request, answers, clock.seconds, clock.random))
+    assert one.plan.is_delayed
+    assert 0 < len(one.outcomes) < 40
+    clock.seconds += 5
+    one.note(one.plan.expire(clock.seconds))
+    late = [result for result in one.results() if isinstance(result, NotDelivered)]
+    assert len(one.outcomes) == 40
+    assert late
+    assert all(error.perhaps_put for error in late)
+
+
+def test_records_in_a_shard_that_is_not_listed_yet_may_be_in_when_they_are_dropped(rig, kinesis, clock):
+    one = rig(linger=0.0)
+    for at in range(40):
+        one.add(b"%d" % at, f"k{at}")
+    kinesis.split("s", "shardId-000000000000")
+    request = one.plan.take(clock.seconds)
+    answers = [one.stream.put([parcel.record])[0] for parcel in request]
+    one.note(one.plan.report(request, answers, clock.seconds, clock.random))
+    left = one.plan.drop()
+    assert left
+    assert all(record.perhaps_twice for record in left)
+
+
 def test_a_stream_that_begins_to_ignore_keys_gets_plain_records(clock):
     kinesis = LocalKinesis(clock.utcnow_millis)
     kinesis.create_stream("s", 4, mode="ON_DEMAND")

@@ -218,6 +218,27 @@ def test_trouble_is_an_event_when_it_begins_and_when_it_is_over(stage):
     assert stage.events[0].error == "too much"
 
 
+def test_shards_that_cannot_be_listed_are_an_event_too(stage):
+    def split(_):
+        stage.trouble, stage.list_shards = (lambda _: ()), denied
+        stage.kinesis.split("s", "shardId-000000000000")
+
+    def denied():
+        raise SetupError("kinesis:ListShards is missing")
+
+    listed = stage.list_shards
+    producer = stage.producer()
+    producer.start()
+    stage.trouble = split
+    for at in range(40):
+        producer.put(b"%d" % at, f"k{at}")
+    stage.sleep(5)
+    assert [event.error for event in stage.events] == ["kinesis:ListShards is missing"]
+    stage.list_shards = listed
+    producer.close()
+    assert len(stage.seen()) == 40
+
+
 def test_a_dead_endpoint_reports_every_record(stage):
     given_up = []
     stage.trouble = no_answer
