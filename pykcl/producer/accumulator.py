@@ -195,7 +195,7 @@ class Accumulator:
 
     def take(self, now: float) -> Request | None:
         """Return a request that is to be sent now; None while there is none."""
-        free = [queue for queue in self._queues.values() if queue.waiting and self._is_free(queue, now)]
+        free = self._free(now)
         if not (any(self._due_at(queue) <= now for queue in free) or self._is_full(free)):
             return None
         parcels: list[Parcel] = []
@@ -214,6 +214,8 @@ class Accumulator:
 
     def due_in(self, now: float) -> float:
         """Return the seconds until there may be something to do; infinite while that depends on an answer."""
+        if self._is_full(self._free(now)):
+            return 0.0
         soonest = min((_last_expiry(parcel) for parcel, _ in self._misplaced), default=inf)
         if self._is_stale:
             soonest = min(soonest, self._list_again_at)
@@ -240,8 +242,13 @@ class Accumulator:
         is_going = self._next_map is not None and queue.shard_id not in self._next_map.open_shards
         return queue.in_flight > 0 or is_going or not queue.shard_id
 
-    def _is_free(self, queue: ShardQueue, now: float) -> bool:
-        return queue.blocked_until <= now and not self._is_held(queue)
+    def _free(self, now: float) -> list[ShardQueue]:
+        """Return the queues that something can be taken out of."""
+        return [
+            queue
+            for queue in self._queues.values()
+            if queue.waiting and queue.blocked_until <= now and not self._is_held(queue)
+        ]
 
     def _due_at(self, queue: ShardQueue) -> float:
         first = queue.waiting[0]

@@ -149,13 +149,15 @@ def test_a_record_waits_for_company_and_not_long(rig, clock):
     assert len(one.results()) == 2
 
 
-def test_a_full_batch_and_an_urged_record_do_not_wait(rig):
+def test_a_full_batch_and_an_urged_record_do_not_wait(rig, clock):
     one = rig(aggregate=False)
-    one.add_many(range(500))
+    one.add_many(range(1000))
+    assert one.step()
+    assert one.plan.due_in(clock.seconds) == 0
     assert one.step()
     one.add(b"a")
     assert not one.step()
-    one.plan.urge(501)
+    one.plan.urge(1001)
     assert one.step()
     one.add(b"b")
     assert not one.step()

@@ -10,11 +10,14 @@ from contextlib import closing
 import boto3
 import pytest
 from botocore.config import Config
+from botocore.stub import Stubber
 
-from pykcl import Producer, PutFailed, RecordRefused, StreamMissing
+from pykcl import NewRecord, Producer, PutFailed, RecordRefused, SetupError, StreamMissing
+from pykcl.aws.kinesis import KinesisStream
 from pykcl.local import local_environment
 from pykcl.local.faults import FaultRule
 from pykcl.local.server import LocalAws
+from pykcl.runtime import SystemRuntime
 from tests.producer.stream_kit import seen_by_consumers
 
 
@@ -101,6 +104,19 @@ def test_a_stream_that_is_not_there_and_a_record_that_is_too_large_are_named(ord
         pytest.raises(RecordRefused, match="at most 1048576"),
     ):
         producer.put(b"x" * 2**20, "k")
+
+
+def test_a_stream_that_has_gone_and_a_missing_permission_are_named_by_the_put(orders, client):
+    record = NewRecord(b"hunter2", "hunter2")
+    with pytest.raises(StreamMissing, match="no stream 'none'"):
+        KinesisStream(client, "none", SystemRuntime()).put([record])
+    stubber = Stubber(client)
+    stubber.add_client_error(
+        "put_records", "AccessDeniedException", "not authorized to perform: kinesis:PutRecords"
+    )
+    with stubber, pytest.raises(SetupError, match=r"kinesis:PutRecords.*policy of this producer") as denied:
+        KinesisStream(client, orders, SystemRuntime(), who="this producer").put([record])
+    assert "hunter2" not in str(denied.value)
 
 
 PROGRAM = """
