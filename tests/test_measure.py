@@ -15,7 +15,7 @@ SIZES = {
     "files of pykcl/": 314,
     "lines of pykcl/": 80_300,
     "lines of the core": 34_300,
-    "lines of tests/": 122_500,
+    "lines of tests/": 122_900,
 }
 """Sizes that may not be exceeded. A change that needs more raises the number here and gives the reason in its message."""
 

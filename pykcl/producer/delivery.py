@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from math import inf
 
-from pykcl.errors import BufferFull, NotDelivered, PyKclError, TemporaryError
+from pykcl.errors import BufferFull, InternalError, NotDelivered, PyKclError, TemporaryError
 from pykcl.events import Event as EventOfStream
 from pykcl.interfaces import Events, PutStream
 from pykcl.model.new_record import NewRecord, PutAnswer
@@ -219,22 +219,40 @@ class Delivery:
 
     def end(self, timeout: float) -> None:
         """Give up all records without an outcome; end the threads, for which `timeout` seconds are waited."""
-        with self._lock:
-            self._is_over = self._takes_no_more = True
-            sent = [user for request in self._in_flight for parcel in request for user in parcel.users]
-            self._in_flight.clear()
-            left: list[Outcome] = [(record, _closed(record, True)) for record in sent]
-            left += [(record, _closed(record, record.perhaps_twice)) for record in self._records.drop()]
-            for one in self._idle:
-                one.set()
-        self._settle(left)
+        self._give_up_all(None)
         until = self._runtime.monotonic() + timeout
         for task in self._tasks:
             task.join(max(0.0, until - self._runtime.monotonic()))
 
+    def _give_up_all(self, error: InternalError | None) -> None:
+        """Give up all records without an outcome; None: since the producer is closed. Its threads end."""
+        with self._lock:
+            self._is_over = self._takes_no_more = True
+            sent = [user for request in self._in_flight for parcel in request for user in parcel.users]
+            self._in_flight.clear()
+            left: list[Outcome] = [(record, error or _closed(record, True)) for record in sent]
+            left += [
+                (record, error or _closed(record, record.perhaps_twice)) for record in self._records.drop()
+            ]
+            for one in self._idle:
+                one.set()
+        self._settle(left)
+
     # -- the threads -----------------------------------------------------------------------------------------------
 
     def _work(self) -> None:
+        try:
+            self._work_on()
+        except Exception as error:  # noqa: BLE001 - nobody would send the records, and flush would wait for ever
+            log.error("a thread of the producer died error=%s", type(error).__name__)
+            died = InternalError(
+                f"A thread of the producer died of {type(error).__name__}. This is a bug in pykcl: please report it. "
+                "Records that were not put before are sent no more. Do: make another producer."
+            )
+            died.__cause__ = error
+            self._give_up_all(died)
+
+    def _work_on(self) -> None:
         mine = self._runtime.event()
         while True:
             with self._lock:

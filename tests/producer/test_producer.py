@@ -8,6 +8,7 @@ from pykcl.errors import (
     BufferFull,
     ConfigError,
     FlushTimedOut,
+    InternalError,
     NotDelivered,
     PyKclError,
     RecordRefused,
@@ -20,6 +21,7 @@ from pykcl.local.stream import LocalKinesis
 from pykcl.model.kpl import MAGIC
 from pykcl.model.new_record import NewRecord, PutAnswer
 from pykcl.producer import producer as module
+from pykcl.producer.accumulator import Accumulator
 from pykcl.producer.delivery import RECORD_OVERHEAD, PutsDelayed, PutsResumed, RecordsNotDelivered
 from pykcl.producer.producer import Producer, ProducerSeams, PutFailed
 from pykcl.producer.shard_map import ShardMap
@@ -305,6 +307,22 @@ def test_a_client_that_raises_anything_loses_nothing(stage):
     with stage.producer() as producer:
         future = producer.put(b"a")
     assert future.result(0).attempts == 3
+
+
+def test_a_bug_in_a_thread_of_the_producer_is_reported_for_every_record(stage, monkeypatch):
+    producer = stage.producer()
+    producer.start()
+    producer.put(b"in")
+    producer.flush()
+    monkeypatch.setattr(Accumulator, "take", lambda *_: 1 / 0)
+    lost = producer.put(b"lost")
+    with pytest.raises(PutFailed, match="bug in pykcl"):
+        producer.flush()
+    assert isinstance(lost.exception(0), InternalError)
+    assert isinstance(lost.exception(0).__cause__, ZeroDivisionError)
+    with pytest.raises(PyKclError, match="is closed"):
+        producer.put(b"more")
+    producer.close()
 
 
 def test_a_failure_nobody_asked_for_is_raised_by_the_next_flush_and_only_there(stage):
