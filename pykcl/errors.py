@@ -242,6 +242,36 @@ class PositionRefused(TemporaryError):
     """
 
 
+class RecordRefused(PyKclError, ValueError):
+    """Kinesis takes no such record: its key, its explicit hash key or its size. Nothing was put. Change the record."""
+
+
+class BufferFull(PyKclError):
+    """The producer holds as many records as it may. This one was not taken. Wait, then put it again."""
+
+
+class NotDelivered(PyKclError):
+    """A record was given up: its time ran out, the producer was closed, or one before it in its shard was given up.
+
+    perhaps_put: it may be in the stream all the same, as a request with it had no answer.
+    """
+
+    def __init__(self, message: str, *, perhaps_put: bool = False) -> None:
+        super().__init__(message)
+        self.perhaps_put = perhaps_put
+
+
+class FlushTimedOut(PyKclError):
+    """Some records were not put within the time-out of a flush. They are still being sent. Flush again.
+
+    pending: their number.
+    """
+
+    def __init__(self, message: str, pending: int = 0) -> None:
+        super().__init__(message)
+        self.pending = pending
+
+
 class Refused(PyKclError):
     """The operation would do harm now, or the state has changed since it was shown. Nothing was written."""
 

@@ -17,6 +17,7 @@ from pykcl.model.dead_letter import DeadLetter
 from pykcl.model.fleet_rows import FleetWrite
 from pykcl.model.lease import ForeignRow, JavaState, Lease, Row
 from pykcl.model.lease_writes import LeaseWrite
+from pykcl.model.new_record import NewRecord, PutAnswer
 from pykcl.model.record import Record
 from pykcl.model.shard import Shard, ShardListing, StreamDescription
 
@@ -155,6 +156,23 @@ class Stream(Protocol):
         It is never ahead of this machine's clock: a position at a time that is too early costs duplicates, one that is
         too late skips records. as_seen: as the answers say it, also ahead of ours, for what others compare with
         their clocks.
+        """
+
+
+class PutStream(Protocol):
+    """A stream that records are put into. Every method may raise TemporaryError, StreamMissing or SetupError."""
+
+    @property
+    def name(self) -> str: ...
+
+    def describe(self) -> StreamDescription: ...
+
+    def list_shards(self) -> ShardListing: ...
+
+    def put(self, records: Sequence[NewRecord]) -> Sequence[PutAnswer]:
+        """Send one request; return one answer per record, in order.
+
+        Throttled and SetupError: nothing was put. Any other error: it is unknown which records were put.
         """
 
 

@@ -16,6 +16,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable
+from concurrent import futures
 from pathlib import PurePath
 from queue import Empty, SimpleQueue
 from types import CodeType, FrameType, TracebackType
@@ -30,6 +31,8 @@ Result = TypeVar("Result")
 
 _one_at_a_time = threading.Lock()
 
+FORKS: list[None] = []
+"""One for each fork between the first process and this one."""
 _BOOT_CLOCK: int | None = getattr(time, "CLOCK_BOOTTIME", None)
 """Linux: as CLOCK_MONOTONIC, but it goes on while the machine is suspended. None on other systems."""
 
@@ -73,6 +76,7 @@ class Task(Protocol):
 
 
 Thread = threading.Thread
+Future = futures.Future
 
 
 class Coroutines:
@@ -194,6 +198,7 @@ def _belong_to_the_fork() -> None:
     _one_at_a_time = threading.Lock()
     _COROUTINES.lock = threading.Lock()
     _RANDOM.seed()
+    FORKS.append(None)
 
 
 if hasattr(os, "register_at_fork"):

@@ -51,12 +51,13 @@ ALLOWED = {
     "planning": VALUES | {"planning"},
     "aws": {"aws", "config", "errors", "interfaces", "metrics", "model", "runtime"},
     "worker": WIRING | {"worker", "planning"},
+    "producer": WIRING | {"producer"},
     "handlers": WIRING | {"handlers", "planning", "worker"},
     "asgi_server": set(),
     "local": {"asgi_server", "host_names", "local", "model"},
     "compat": WIRING | {"compat", "logs", "planning", "worker", "aws"},
     "testing": WIRING | {"handlers", "testing", "planning", "worker", "aws", "local"},
-    "operate": WIRING | {"operate", "planning", "aws", "dead_letters"},
+    "operate": WIRING | {"operate", "planning", "producer", "aws", "dead_letters"},
     "ui": WIRING | {"asgi_server", "ui", "health", "operate", "planning", "aws"},
     "demo": WIRING | {"aws", "demo", "local", "worker"},
     "cli": WIRING
@@ -85,6 +86,7 @@ ALLOWED = {
         "metrics",
         "model",
         "processor",
+        "producer",
         "status",
         "worker",
     },
@@ -92,11 +94,12 @@ ALLOWED = {
 """Room -> rooms of pykcl it may import. "" is pykcl/__init__.py."""
 EXCEPT = {
     "pykcl/worker/worker.py": {"aws", "dead_letters"},
+    "pykcl/producer/producer.py": {"aws"},
     "pykcl/operate/dead_letters/redrive.py": {"worker"},
     "pykcl/config.py": {"metrics"},
     "pykcl/compat/kclpy/__main__.py": {"cli"},
 }
-"""The composition root alone knows the adapters, a redrive checks a processor as a worker does, Config (when asked) where it can be read from, a module run as a command the command line."""
+"""The composition roots alone know the adapters, a redrive checks a processor as a worker does, Config (when asked) where it can be read from, a module run as a command the command line."""
 
 AWS_LIBRARIES = {"boto3", "botocore"}
 OPERATORS_AWS = "pykcl/operate/aws/"

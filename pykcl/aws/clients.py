@@ -13,7 +13,7 @@ import ssl
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pykcl.aws.errors import CredentialsFailed, aws_errors, calling, sort_failure
 from pykcl.aws.instruments import untraced
@@ -31,6 +31,9 @@ from pykcl.errors import ConfigError, PyKclError, SetupError
 from pykcl.interfaces import LeaseTable, Stream
 from pykcl.model.absence import GONE_AFTER
 from pykcl.runtime import Event, Runtime
+
+if TYPE_CHECKING:
+    from pykcl.aws.kinesis import KinesisStream
 
 log = logging.getLogger("pykcl.aws")
 
@@ -115,6 +118,31 @@ def _stream_class(config: Config, stop: Event | None) -> Callable[..., Stream]:
         stop=stop,
         push_transport=config.fanout_transport,
     )
+
+
+def connect_stream(
+    config: Config,
+    runtime: Runtime,
+    *,
+    connections: int,
+    session: Any = None,
+    clients: Mapping[str, Any] | None = None,
+) -> KinesisStream:
+    """The stream of `config` alone, for somebody who puts records. connections: requests that may be sent at once.
+
+    session, clients: as for `connect`; only the client of "kinesis" is used. Raises as `connect`.
+    """
+    from pykcl.aws.kinesis import KinesisStream
+
+    client = given_clients(clients).get("kinesis")
+    if client is None:
+        session = session_for(session)
+        refuse_missing_credentials(session)
+        region = region_of(config, session)
+        client = open_client(session, "kinesis", config, region=region, connections=connections)
+    else:
+        _refuse_unreadable_bundle(client)
+    return KinesisStream(client, config.stream, runtime, who="this producer")
 
 
 def given_clients(clients: Mapping[str, Any] | None) -> dict[str, Any]:

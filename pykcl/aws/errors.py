@@ -124,8 +124,9 @@ MALFORMED = (ValueError, TypeError, LookupError, AttributeError, OverflowError, 
 """What botocore's parser raises when it meets an answer that is not of the service's model (RuntimeError: a time
 beyond the calendar, or too deep a nesting)."""
 
+WORKER = "this worker"
 OPERATOR = "whoever runs this command"
-"""Who lacks a permission where a command asks, and no worker."""
+"""Who lacks a permission: a worker asks, or a command does."""
 
 
 _SOURCES: Mapping[str, tuple[str, str]] = {
@@ -376,7 +377,7 @@ def http_status(error: Exception) -> int | None:
     return status if isinstance(status, int) else None
 
 
-def sort_failure(error: Exception, *, doing: str, who: str = "this worker") -> PyKclError:
+def sort_failure(error: Exception, *, doing: str, who: str = WORKER) -> PyKclError:
     """The pykcl error for `error`, to be raised `from` it. `doing` opens its text, such as "scanning lease
     table 'a'". who: the one whose IAM policy lacks a permission, as the text names it.
 
@@ -408,7 +409,7 @@ def answer_of(
     method: Callable[..., Mapping[str, Any]],
     request: Mapping[str, Any],
     *,
-    who: str = "this worker",
+    who: str = WORKER,
     refusal: Callable[[str | None, PyKclError], PyKclError] = lambda _, failure: failure,
 ) -> Mapping[str, Any]:
     """Call a method of a boto3 client once, and return the answer. doing, who: as in `sort_failure`.

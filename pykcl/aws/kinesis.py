@@ -28,8 +28,16 @@ from typing import TYPE_CHECKING, Any
 
 from botocore.exceptions import ClientError
 
-from pykcl.aws.errors import BAD_ARGUMENT, MALFORMED, aws_errors, error_code, sort_failure, unreadable
-from pykcl.aws.kinesis_decode import NO_END, UnprovenEnd, description_of, refused, shards_of
+from pykcl.aws.errors import BAD_ARGUMENT, MALFORMED, WORKER, aws_errors, error_code, sort_failure, unreadable
+from pykcl.aws.kinesis_decode import (
+    NO_END,
+    UnprovenEnd,
+    description_of,
+    put_answers,
+    put_entry,
+    refused,
+    shards_of,
+)
 from pykcl.aws.renewed_credentials import trouble_of
 from pykcl.aws.server_clock import ServerClock, date_of
 from pykcl.aws.transport.connection import wait_for_any
@@ -45,11 +53,13 @@ from pykcl.errors import (
     StreamMissing,
     SubscriptionTaken,
     TemporaryError,
+    Throttled,
     WrongStream,
 )
 from pykcl.interfaces import Fetched
 from pykcl.model.absence import GONE_AFTER, Absence
 from pykcl.model.checkpoint import ReadFrom
+from pykcl.model.new_record import NewRecord, PutAnswer
 from pykcl.model.shard import STREAM_ARN, Shard, ShardListing, StreamDescription
 from pykcl.runtime import Runtime
 
@@ -68,8 +78,8 @@ class KinesisStream:
     """One stream, by name or ARN. May be used by any number of threads at once.
 
     client: a boto3 Kinesis client. stream: name or ARN. runtime: for carrying the server's clock forward.
-    http_transport, record_encoding: as in Config. gone_after: as in `Absence`; the stream that was not found or is
-    another one is a TemporaryError before.
+    http_transport, record_encoding: as in Config. who: as in `sort_failure`. gone_after: as in `Absence`; the stream
+    that was not found or is another one is a TemporaryError before.
     Until `describe` has returned the ARN, a stream given by name is asked for by name; for good by an endpoint that
     refuses ARNs, such as kinesalite. One given by ARN never is: another account may have a stream of that name.
     """
@@ -83,7 +93,9 @@ class KinesisStream:
         http_transport: HttpTransport = "auto",
         record_encoding: RecordEncoding = "auto",
         gone_after: float = 0.0,
+        who: str = WORKER,
     ) -> None:
+        self._who = who
         self._absence, self._another = Absence(gone_after), Absence(gone_after)
         found = STREAM_ARN.match(stream)
         self._client = client
@@ -165,6 +177,20 @@ class KinesisStream:
             # Throttled, token expired, network: the pages we have are true, what is absent proves nothing.
             return ShardListing(tuple(shards.values()), complete=False)
         return ShardListing(tuple(shards.values()))
+
+    def put(self, records: Sequence[NewRecord]) -> list[PutAnswer]:
+        """Send one PutRecords request; see `interfaces.PutStream`. Raises StreamMissing when there is no stream."""
+        doing = f"Putting records into stream {self._name!r}"
+        request = {**self._stream(), "Records": [put_entry(record) for record in records]}
+        try:
+            answer = self._call(doing, self._calling(self._client.put_records), request)
+        except NotFoundError as error:
+            message = str(error)
+        else:
+            return put_answers(answer, len(records))
+        # Outside the except block. It raises what is the matter where DescribeStreamSummary finds no stream, either.
+        self.describe()
+        raise Throttled(f"{message}, and DescribeStreamSummary shows the stream. Nothing was put.")
 
     def open(self, shard_id: str, start: ReadFrom) -> str:
         """A shard iterator, good for five minutes.
@@ -309,11 +335,11 @@ class KinesisStream:
         try:
             answer = dict(method(**request))
         except ClientError as error:
-            failure = refusal_of(error, doing)
+            failure = refusal_of(error, doing, self._who)
             code = error_code(error)
             is_about_arn = code in BAD_ARGUMENT and "StreamARN" in request and not self._is_arn_taken
         except aws_errors() as error:
-            failure = sort_failure(error, doing=doing)
+            failure = sort_failure(error, doing=doing, who=self._who)
         except MALFORMED as error:
             failure = unreadable(error, doing=doing)
         else:
@@ -451,7 +477,7 @@ class BadArgumentError(PyKclError):
     """InvalidArgumentException."""
 
 
-def refusal_of(error: ClientError, doing: str) -> PyKclError:
+def refusal_of(error: ClientError, doing: str, who: str = WORKER) -> PyKclError:
     code = error_code(error)
     if code == "ResourceNotFoundException":
         account = _account_in(str(error.response.get("Error", {}).get("Message", "")))
@@ -466,9 +492,9 @@ def refusal_of(error: ClientError, doing: str) -> PyKclError:
     if code in _KEY_TROUBLE:
         return SetupError(
             f"{doing} failed: the stream is encrypted with a KMS key that {_KEY_TROUBLE[code]} ({code}). "
-            "Nothing can be read until that is put right; nothing is lost before the retention period ends."
+            "Nothing can be read or put until that is put right; no record is lost before the retention period ends."
         )
-    failure = sort_failure(error, doing=doing)
+    failure = sort_failure(error, doing=doing, who=who)
     if code == "ResourceInUseException" and error.operation_name == "SubscribeToShard":
         failure = SubscriptionTaken(
             f"{doing} was refused, or ended: the same consumer has another subscription to it ({code}). It is the next "

@@ -31,8 +31,9 @@ from pykcl.errors import AnswerRefused
 from pykcl.interfaces import Fetched
 from pykcl.model.checkpoint import are_sequence_numbers, is_sequence_number
 from pykcl.model.metered_json import NotJson, read_json
+from pykcl.model.new_record import NewRecord, PutAnswer
 from pykcl.model.record import PlainRecords, Record
-from pykcl.model.shard import STREAM_ARN, HashRange, Shard, StreamDescription
+from pykcl.model.shard import DEFAULT_RECORD_BYTES, STREAM_ARN, HashRange, Shard, StreamDescription
 
 LAST_MILLIS = 253_402_300_799_000
 """The end of the year 9999 in epoch milliseconds: no later arrival can be expressed as a datetime."""
@@ -246,11 +247,40 @@ def description_of(answer: Mapping[str, Any], name: str) -> StreamDescription:
     hours = summary.get("RetentionPeriodHours")
     retention = hours if isinstance(hours, int) and 0 < hours <= MAX_RETENTION_HOURS else 24
     ignores_keys = summary.get("RecordDistributionStrategy") == "AUTO"
-    return StreamDescription(name, arn, round(created.timestamp() * 1000), status, retention, ignores_keys)
+    kib = summary.get("MaxRecordSizeInKiB")
+    largest = kib * 1024 if isinstance(kib, int) and kib > 0 else DEFAULT_RECORD_BYTES
+    created_at = round(created.timestamp() * 1000)
+    return StreamDescription(name, arn, created_at, status, retention, ignores_keys, largest)
 
 
 def _matches(pattern: re.Pattern[str], value: Any) -> bool:
     return isinstance(value, str) and pattern.match(value) is not None
+
+
+def put_entry(record: NewRecord) -> dict[str, Any]:
+    """Return a record as a member of a PutRecords request."""
+    entry: dict[str, Any] = {"Data": record.data, "PartitionKey": record.partition_key}
+    if record.explicit_hash_key is not None:
+        entry["ExplicitHashKey"] = record.explicit_hash_key
+    return entry
+
+
+def put_answers(answer: Mapping[str, Any], count: int) -> list[PutAnswer]:
+    """The answer of PutRecords for each of `count` records, in order. Raises AnswerRefused for another number."""
+    listed = answer.get("Records")
+    answers = [_put_answer(entry) for entry in listed] if isinstance(listed, list) else []
+    if len(answers) != count:
+        raise AnswerRefused(
+            f"PutRecords of {count} records answered for {len(answers)}: it is unknown which were put."
+        )
+    return answers
+
+
+def _put_answer(answer: Any) -> PutAnswer:
+    error, shard_id = answer.get("ErrorCode"), answer.get("ShardId")
+    if error or not isinstance(shard_id, str):
+        return PutAnswer(None, str(error or "no shard named")[:80])
+    return PutAnswer(shard_id, None, str(answer.get("SequenceNumber") or ""))
 
 
 def shards_of(answer: Mapping[str, Any]) -> dict[str, Shard]:

@@ -206,9 +206,7 @@ def _receiver(
     summary = summary_of(admin, name)
     if not execute:
         return None
-    outlet = Outlet(
-        lambda records: admin.put(name, records), lambda: admin.shards(name), summary.largest_record
-    )
+    outlet = Outlet.of(admin, name, summary)
     never = runtime.event()
     writer = StreamWriter(
         outlet, runtime, stop=never, give_up=never, on_notice=lambda text: say(printable(text), err=True)

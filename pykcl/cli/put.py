@@ -229,9 +229,7 @@ def put(
     stop, give_up = SignalEvent(), SignalEvent()
     with _ended_by_signals(stop, give_up):
         putting = StreamWriter(
-            Outlet(
-                lambda records: admin.put(name, records), lambda: admin.shards(name), summary.largest_record
-            ),
+            Outlet.of(admin, name, summary),
             runtime,
             stop=stop,
             give_up=give_up,
@@ -247,6 +245,8 @@ def put(
         except PyKclError as error:
             course.trouble = str(error)
             course.remedy = ""
+        finally:
+            putting.close()
     sys.exit(_conclude(summary.name, putting, course, aggregated=aggregate))
 
 
@@ -278,7 +278,7 @@ def _pump(
                 if time.monotonic() - drawn_at > _REDRAW:
                     progress(size, putting.tally.put)
                     drawn_at, size = time.monotonic(), 0
-            putting.flush_when_due()
+            putting.raise_trouble()
         progress(size, putting.tally.put)
     except BadLine as error:
         course.line -= 1

@@ -7,6 +7,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 LAST_HASH_KEY = 2**128 - 1
+DEFAULT_RECORD_BYTES = 1024 * 1024
+"""Max size of a record, payload and partition key, unless UpdateMaxRecordSize has raised it."""
 STREAM_ARN = re.compile(
     r"arn:[a-z0-9-]+:kinesis:(?P<region>[a-z0-9-]+):(?P<account>[0-9]{12}):stream/(?P<name>[A-Za-z0-9_.-]{1,128})\Z"
 )
@@ -160,6 +162,7 @@ class StreamDescription:
 
     created_at: epoch milliseconds. retention_hours: how long records are kept. ignores_keys: Kinesis puts records into
     any shard, whatever their partition key (RecordDistributionStrategy AUTO); False where the answer does not say so.
+    largest_record: that the stream takes, bytes of payload and partition key.
     """
 
     name: str
@@ -168,3 +171,4 @@ class StreamDescription:
     status: str
     retention_hours: int = 24
     ignores_keys: bool = False
+    largest_record: int = DEFAULT_RECORD_BYTES

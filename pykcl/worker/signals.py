@@ -15,16 +15,12 @@ from typing import Any, NoReturn, Protocol
 from weakref import WeakSet
 
 from pykcl.errors import PyKclError
-from pykcl.runtime import SystemRuntime, before_threads_end, in_main_thread
+from pykcl.runtime import FORKS, SystemRuntime, before_threads_end, in_main_thread
 
 _LAST_WORDS = 2.0
 """Seconds."""
 
 log = logging.getLogger("pykcl.worker")
-
-
-_forks: list[None] = []
-"""One for each fork between the first process and this one."""
 
 
 class OwnProcess:
@@ -33,12 +29,12 @@ class OwnProcess:
     __slots__ = ("_made_after",)
 
     def __init__(self) -> None:
-        self._made_after = len(_forks)
+        self._made_after = len(FORKS)
 
     @property
     def is_this(self) -> bool:
         # Asked for each record, which is too often for a call of the system.
-        return self._made_after == len(_forks)
+        return self._made_after == len(FORKS)
 
     @contextmanager
     def alone_leaves(self, method: str, shard: str) -> Iterator[None]:
@@ -212,7 +208,6 @@ def _belong_to_the_fork() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_leave_to_the_fork)
-    os.register_at_fork(after_in_child=lambda: _forks.append(None))
     os.register_at_fork(after_in_child=_belong_to_the_fork)
 
 

@@ -31,6 +31,8 @@ MAY_BE_ANY = {
     "Config.from_options(options)": "options come from outside and are checked one by one",
     "Worker.prometheus_collector() ->": "of prometheus_client, which need not be installed",
     "Record.json() ->": "whatever the producer put",
+    "Producer.__init__(session)": "as that of Worker",
+    "Producer.__init__(clients)": "as those of Worker",
     "Worker.__init__(session)": "a boto3.Session: boto3 has no types of its own",
     "Worker.__init__(clients)": "boto3 clients, likewise",
     "Worker.__init__(options)": "the fields of Config, checked there",

@@ -256,6 +256,8 @@ def test_the_policy_allows_exactly_what_the_code_calls():
     allowed = {action for statement in policy["Statement"] for action in statement["Action"]}
     # Below the policy: where metrics go to CloudWatch, in a fleet with a leader, and by enhanced fan-out.
     allowed |= {*METRICS_ACTIONS, *FOLLOW_ACTIONS, *FAN_OUT_ACTIONS, *SUBSCRIBE_ACTIONS}
+    # Of a producer, which is no worker.
+    allowed |= set(re.findall(r"`(kinesis:\w+)`", (ROOT / "docs/guides/producing.md").read_text("utf-8")))
     called = {write.request()[0] for write in by_heading().values()}
     # tests/cli/test_dead_letter_commands.py compares what a destination of dead letters needs.
     paths = set((ROOT / "pykcl" / "aws").rglob("*.py")) - {ROOT / "pykcl" / "aws" / "dead_letters.py"}

@@ -12,6 +12,7 @@ from pykcl import (
     App,
     AsyncConsumer,
     Batch,
+    BufferFull,
     CallStatus,
     Checkpoint,
     Checkpointer,
@@ -30,6 +31,7 @@ from pykcl import (
     FailedAt,
     FailureStatus,
     FatalError,
+    FlushTimedOut,
     InitializationInput,
     InternalError,
     LeaseLostError,
@@ -40,14 +42,20 @@ from pykcl import (
     Measure,
     MetricsSink,
     NativeFleet,
+    NewRecord,
+    NotDelivered,
     PendingCheckpoint,
     PreparedCheckpoint,
     ProcessingError,
     ProcessorFactory,
     ProcessorFailed,
+    Producer,
+    PutFailed,
+    PutResult,
     PyKclError,
     Record,
     RecordProcessor,
+    RecordRefused,
     Reject,
     RestartShard,
     SetupError,
@@ -286,6 +294,25 @@ async def async_iteration() -> None:
             acked: bool = consumer.ack(record) or await consumer.reject(record)
             print(ready, record.json(), acked)
         await consumer.aclose()
+
+
+def give_up(record: NewRecord, error: PyKclError) -> None:
+    if isinstance(error, NotDelivered) and not error.perhaps_put:
+        print(record.partition_key, len(record.data))
+
+
+def produce(words: Sequence[str]) -> int:
+    with Producer("orders", ordered=True, on_full="raise", record_ttl=60, on_failure=give_up) as producer:
+        futures = [producer.put(word, partition_key=word[:1]) for word in words]
+        try:
+            futures.append(producer.put(b"raw", "key", 17, timeout=1.0))
+            producer.flush(timeout=10)
+        except (BufferFull, FlushTimedOut, RecordRefused) as error:
+            print(error)
+        except PutFailed as failed:
+            print(failed.count, failed.first, [record.data for record in failed.records])
+    results: list[PutResult] = [future.result() for future in futures]
+    return sum(result.perhaps_twice for result in results)
 
 
 def main() -> int:

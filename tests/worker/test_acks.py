@@ -220,7 +220,7 @@ def test_a_forked_process_acks_nothing(acking, monkeypatch):
     fleet = acking(dead_letters="discard")
     fleet.wait_delivered(fleet.put(2))
     with monkeypatch.context() as patch:
-        patch.setattr(signals, "_forks", [*signals._forks, None])
+        patch.setattr(signals, "FORKS", [*signals.FORKS, None])
         assert fleet.processors[0].ack(0) == [False]
         assert given(fleet)[0][0].reject(given(fleet)[0][1]) is False
     assert fleet.processors[0].ack(0) == [True]

@@ -8,18 +8,16 @@ time or later; PutRecords returns one entry per record, in order, and those with
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
 from pykcl.aws.errors import BAD_ARGUMENT, OPERATOR, answer_of
-from pykcl.aws.kinesis_decode import shards_of
+from pykcl.aws.kinesis_decode import put_answers, put_entry, shards_of
 from pykcl.errors import AnswerRefused, PyKclError
 from pykcl.model.checkpoint import ReadFrom
-from pykcl.model.shard import Shard
-
-DEFAULT_RECORD_KIB = 1024
-"""Default max record size, payload and partition key (UpdateMaxRecordSize)."""
+from pykcl.model.new_record import NewRecord, PutAnswer
+from pykcl.model.shard import DEFAULT_RECORD_BYTES, Shard
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +37,7 @@ class StreamSummary:
     consumers: int | None = None
     encryption: str | None = None
     key_id: str | None = None
-    largest_record: int = DEFAULT_RECORD_KIB * 1024
+    largest_record: int = DEFAULT_RECORD_BYTES
     shard_metrics: tuple[str, ...] = ()
     distribution: str | None = None
 
@@ -62,28 +60,6 @@ class Consumer:
     arn: str
     status: str
     created_at: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class NewRecord:
-    """One record for PutRecords. explicit_hash_key: decimal digits, or None."""
-
-    data: bytes = field(repr=False)
-    partition_key: str = field(repr=False)
-    explicit_hash_key: str | None = None
-
-    @property
-    def size(self) -> int:
-        """Size that Kinesis counts: payload and partition key, in bytes."""
-        return len(self.data) + len(self.partition_key.encode())
-
-
-@dataclass(frozen=True, slots=True)
-class PutAnswer:
-    """shard_id: of the record; None if it was not put, with the reason `error` (AWS' code)."""
-
-    shard_id: str | None
-    error: str | None = None
 
 
 class StreamAdmin:
@@ -184,14 +160,9 @@ class StreamAdmin:
 
     def put(self, stream: str, records: Sequence[NewRecord]) -> list[PutAnswer]:
         """Put records; return one answer per record, in order. Raises AnswerRefused for an answer of another length."""
-        request = {**self.address(stream), "Records": [_entry(record) for record in records]}
+        request = {**self.address(stream), "Records": [put_entry(record) for record in records]}
         answer = self._ask(f"Putting records into stream {stream!r}", self._kinesis.put_records, request)
-        answers = [_put_answer(entry) for entry in _list(answer, "Records")]
-        if len(answers) != len(records):
-            raise AnswerRefused(
-                f"PutRecords of {len(records)} records answered for {len(answers)}: it is unknown which were put."
-            )
-        return answers
+        return put_answers(answer, len(records))
 
     def _ask(
         self, doing: str, method: Callable[..., Mapping[str, Any]], request: Mapping[str, Any]
@@ -214,23 +185,9 @@ class _ArnRefused(PyKclError):
     """The request was refused, perhaps for the ARN in it."""
 
 
-def _entry(record: NewRecord) -> dict[str, Any]:
-    entry: dict[str, Any] = {"Data": record.data, "PartitionKey": record.partition_key}
-    if record.explicit_hash_key is not None:
-        entry["ExplicitHashKey"] = record.explicit_hash_key
-    return entry
-
-
 def _list(answer: Mapping[str, Any], name: str) -> list[Any]:
     value = answer.get(name)
     return value if isinstance(value, list) else []
-
-
-def _put_answer(answer: Any) -> PutAnswer:
-    error, shard_id = answer.get("ErrorCode"), answer.get("ShardId")
-    if error or not isinstance(shard_id, str):
-        return PutAnswer(None, str(error or "no shard named")[:80])
-    return PutAnswer(shard_id)
 
 
 def _summary(answer: Any) -> StreamSummary:
@@ -253,7 +210,7 @@ def _summary(answer: Any) -> StreamSummary:
         consumers=answer.get("ConsumerCount"),
         encryption=answer.get("EncryptionType"),
         key_id=answer.get("KeyId"),
-        largest_record=(answer.get("MaxRecordSizeInKiB") or DEFAULT_RECORD_KIB) * 1024,
+        largest_record=(answer.get("MaxRecordSizeInKiB") or 0) * 1024 or DEFAULT_RECORD_BYTES,
         shard_metrics=tuple(sorted(metrics)),
         distribution=answer.get("RecordDistributionStrategy"),
     )

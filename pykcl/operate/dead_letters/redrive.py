@@ -18,8 +18,8 @@ from pykcl.interfaces import Fetched, Stream
 from pykcl.model.checkpoint import Checkpoint, ReadFrom
 from pykcl.model.kpl import deaggregate_batch
 from pykcl.model.letter_json import MAX_LETTER_BYTES, KeptLetter, NotALetter
+from pykcl.model.new_record import NewRecord
 from pykcl.model.record import Record
-from pykcl.operate.aws.streams import NewRecord
 from pykcl.operate.dead_letters.sources import Found, LetterSource
 from pykcl.operate.streams.writer import StreamWriter
 from pykcl.processor import Batch, InitializationInput, ProcessorFactory, ShutdownRequestedInput

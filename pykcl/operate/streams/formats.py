@@ -16,8 +16,8 @@ from typing import Any, Literal
 
 from pykcl.errors import ConfigError, PyKclError, printable
 from pykcl.model.metered_json import MAX_RECORD_VALUES, NotJson, read_json, refuse_constant
+from pykcl.model.new_record import MAX_KEY_LENGTH, NewRecord, why_refused
 from pykcl.model.record import Record
-from pykcl.operate.aws.streams import NewRecord
 from pykcl.times import format_time
 
 PayloadForm = Literal["text", "json", "raw", "base64", "hex"]
@@ -230,10 +230,6 @@ def _parsed(data: bytes) -> tuple[Any] | None:
 InputForm = Literal["lines", "jsonl", "records"]
 INPUT_FORMS: tuple[InputForm, ...] = ("lines", "jsonl", "records")
 
-MAX_KEY_LENGTH = 256
-"""Max characters of a partition key (PutRecords)."""
-_LAST_HASH_KEY = 2**128 - 1
-_HASH_KEY = re.compile(r"(?:0|[1-9][0-9]{0,38})\Z")
 _DATA_FIELDS = ("data", "data_base64", "data_hex")
 
 
@@ -323,21 +319,9 @@ class LineReader:
         return _key_text(value, self.key_field)
 
     def _checked(self, record: NewRecord) -> NewRecord:
-        try:
-            size = record.size
-        except UnicodeEncodeError:
-            raise _Problem("has a partition key that is not Unicode text (a lone surrogate)") from None
-        if not 1 <= len(record.partition_key) <= MAX_KEY_LENGTH:
-            raise _Problem(
-                f"has a partition key of {len(record.partition_key)} characters; there must be 1 to {MAX_KEY_LENGTH}"
-            )
-        hash_key = record.explicit_hash_key
-        if hash_key is not None and not (_HASH_KEY.match(hash_key) and int(hash_key) <= _LAST_HASH_KEY):
-            raise _Problem("has an explicit_hash_key that is not a whole number in 0..2^128-1")
-        if size > self.max_bytes:
-            raise _Problem(
-                f"makes a record of {size} bytes with its partition key; this stream accepts at most {self.max_bytes}"
-            )
+        problem = why_refused(record, self.max_bytes)
+        if problem is not None:
+            raise _Problem(problem)
         return record
 
 

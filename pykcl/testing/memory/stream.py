@@ -25,9 +25,10 @@ from pykcl.local.consumers import PushedEvent
 from pykcl.local.consumers import Subscription as LocalSubscription
 from pykcl.local.errors import AwsError
 from pykcl.local.shards import StoredRecord
-from pykcl.local.stream import AUTO, MAX_PAGE_RECORDS, LocalKinesis
+from pykcl.local.stream import AUTO, MAX_PAGE_RECORDS, Entry, LocalKinesis
 from pykcl.model.absence import Absence
 from pykcl.model.checkpoint import ReadFrom
+from pykcl.model.new_record import NewRecord, PutAnswer
 from pykcl.model.record import Record
 from pykcl.model.shard import ShardListing, StreamDescription
 from pykcl.runtime import Runtime
@@ -209,13 +210,37 @@ class MemoryStream:
             raise self._not_there(f"stream {self._name!r} is being deleted")
         self._absence.found()
         found = StreamDescription(
-            view.name, view.arn, view.created_at, view.status, view.retention_hours, view.distribution == AUTO
+            view.name,
+            view.arn,
+            view.created_at,
+            view.status,
+            view.retention_hours,
+            view.distribution == AUTO,
+            view.max_record_kib * 1024,
         )
         self._first_seen = self._first_seen or found
         return found
 
     def list_shards(self) -> ShardListing:
         return ShardListing(tuple(self._ask(lambda: self._kinesis.list_shards(self._name))))
+
+    def put(self, records: Sequence[NewRecord]) -> list[PutAnswer]:
+        """See `interfaces.PutStream`."""
+        entries = [
+            Entry(
+                record.data,
+                record.partition_key,
+                None if (key := record.explicit_hash_key) is None else int(key),
+            )
+            for record in records
+        ]
+        results = self._ask(lambda: self._kinesis.put_records(self._name, entries))
+        return [
+            PutAnswer(None, result.code)
+            if isinstance(result, AwsError)
+            else PutAnswer(result.shard_id, None, result.sequence_number)
+            for result in results
+        ]
 
     def open(self, shard_id: str, start: ReadFrom) -> str:
         """Raises ShardGone, StreamMissing, WrongStream; TemporaryError for a time that has not come,

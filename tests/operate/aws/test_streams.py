@@ -7,7 +7,8 @@ from botocore.exceptions import ClientError
 
 from pykcl.errors import AnswerRefused, SetupError, TemporaryError, Throttled
 from pykcl.model.checkpoint import ReadFrom
-from pykcl.operate.aws.streams import NewRecord, PutAnswer, StreamAdmin
+from pykcl.model.new_record import NewRecord, PutAnswer
+from pykcl.operate.aws.streams import StreamAdmin
 
 ARN = "arn:aws:kinesis:us-east-1:123456789012:stream/orders"
 
@@ -122,7 +123,7 @@ def test_put_tells_which_records_are_in():
         }
     )
     answers = StreamAdmin(client).put("orders", [NewRecord(b"a", "k", "5"), NewRecord(b"b", "k")])
-    assert answers == [PutAnswer("s-1"), PutAnswer(None, "InternalFailure")]
+    assert answers == [PutAnswer("s-1", sequence_number="5"), PutAnswer(None, "InternalFailure")]
     assert client.requests[0][1]["Records"] == [
         {"Data": b"a", "PartitionKey": "k", "ExplicitHashKey": "5"},
         {"Data": b"b", "PartitionKey": "k"},

@@ -1,0 +1,63 @@
+"""A record on its way into a stream, the answer of Kinesis for it, and the records that Kinesis refuses."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from hashlib import md5
+
+from pykcl.model.shard import hash_key_of
+
+MAX_KEY_LENGTH = 256
+"""Characters of a partition key."""
+MAX_RECORD_BYTES = 10 * 1024 * 1024
+"""Payload and partition key, where the stream takes large records (UpdateMaxRecordSize)."""
+
+
+@dataclass(frozen=True, slots=True)
+class NewRecord:
+    """One record for PutRecords. explicit_hash_key: decimal digits, or None."""
+
+    data: bytes = field(repr=False)
+    partition_key: str = field(repr=False)
+    explicit_hash_key: str | None = None
+
+    @property
+    def size(self) -> int:
+        """Size that Kinesis counts: payload and partition key, in bytes."""
+        return len(self.data) + len(self.partition_key.encode())
+
+    @property
+    def hash_key(self) -> int:
+        """The hash key by Kinesis' rule: the explicit one, else the MD5 of the UTF-8 partition key."""
+        if self.explicit_hash_key is not None:
+            return int(self.explicit_hash_key)
+        return int.from_bytes(md5(self.partition_key.encode(), usedforsecurity=False).digest(), "big")
+
+
+@dataclass(frozen=True, slots=True)
+class PutAnswer:
+    """shard_id: of the record; None if it was not put, with the reason `error` (AWS' code)."""
+
+    shard_id: str | None
+    error: str | None = None
+    sequence_number: str = ""
+
+
+def why_refused(record: NewRecord, max_bytes: int) -> str | None:
+    """Return the reason for which Kinesis refuses a record, as a phrase behind its name; None if it does not.
+
+    max_bytes: of the largest record that the stream takes.
+    """
+    try:
+        size = record.size
+    except UnicodeEncodeError:
+        return "has a partition key that is not Unicode text (a lone surrogate)"
+    if not 1 <= len(record.partition_key) <= MAX_KEY_LENGTH:
+        return f"has a partition key of {len(record.partition_key)} characters; there must be 1 to {MAX_KEY_LENGTH}"
+    if record.explicit_hash_key is not None and hash_key_of(record.explicit_hash_key) is None:
+        return "has an explicit_hash_key that is not a whole number in 0..2^128-1"
+    if size > max_bytes:
+        return (
+            f"makes a record of {size} bytes with its partition key; this stream accepts at most {max_bytes}"
+        )
+    return None

@@ -1,0 +1,531 @@
+"""The records that wait to be put, by shard, and the requests that are made of them: decisions without time or threads.
+
+PutRecords may accept some records of a request and refuse others, and an answer may be lost. Refused records are sent
+again, with back-off, shard by shard. So are the records of a request without an answer: each record is put at least
+once, and those that may be there twice are marked.
+
+A consumer drops a KPL aggregate when one of its user records hashes to another shard than the one that it was read from
+(Java KCL `AggregatorUtil.java`; so does pykcl). So an aggregate has records of one shard. When the stream is resharded
+between the listing and the request, consumers would drop an aggregate that was put: the shard id in the answer shows
+it, and its user records are put again.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+from math import inf
+from operator import attrgetter
+from random import Random
+from typing import Any, NamedTuple
+
+from pykcl.errors import NotDelivered, PyKclError, SetupError, Throttled
+from pykcl.model.kpl import aggregate
+from pykcl.model.new_record import NewRecord, PutAnswer
+from pykcl.model.shard import HashRange
+from pykcl.producer.limits import ShardRate
+from pykcl.producer.shard_map import ShardMap
+
+MAX_RECORDS = 500
+"""Kinesis records of one PutRecords request (Kinesis quota)."""
+MAX_BYTES = 5 * 1024 * 1024
+"""Bytes of one PutRecords request, payloads and partition keys, where records have at most 1 MiB."""
+MAX_BYTES_OF_LARGE_RECORDS = 10 * 1024 * 1024
+ONE_MIB = 1024 * 1024
+MAX_AGGREGATE = 51_200
+"""Bytes; the default of the Kinesis Producer Library (AggregationMaxSize)."""
+SETUP_PATIENCE = 10.0
+"""Seconds for which a SetupError is taken for one that passes: a role or a stream that was just made."""
+LISTING_PAUSE = 0.5
+FIRST_PAUSE = 0.1
+MAX_PAUSE = 5.0
+_ENVELOPE = 20
+_OVERHEAD = 20
+_KEY_OVERHEAD = 45
+"""Bytes, at most: what an aggregate adds, to its records together, to each of them, and to an explicit hash key."""
+_THROTTLED = "ProvisionedThroughputExceededException"
+_in_order: Callable[[PendingRecord], int] = attrgetter("number")
+
+
+class PutResult(NamedTuple):
+    """The place of a record in the stream. sub_sequence_number: its number within an aggregate.
+
+    attempts: requests that it was in. perhaps_twice: it may be in the stream more than once, as a request with it had
+    no answer.
+    """
+
+    shard_id: str
+    sequence_number: str
+    sub_sequence_number: int
+    attempts: int
+    perhaps_twice: bool
+
+
+@dataclass(slots=True, eq=False)
+class PendingRecord:
+    """A record that is not known to be put. number: of the record, rising. Times are monotonic seconds.
+
+    ticket: of whoever waits for the outcome.
+    """
+
+    record: NewRecord
+    number: int
+    added_at: float
+    expires_at: float = inf
+    ticket: Any = None
+    attempts: int = 0
+    perhaps_twice: bool = False
+    hash_key: int = field(init=False)
+    size: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.hash_key, self.size = self.record.hash_key, self.record.size
+
+    @property
+    def size_within(self) -> int:
+        """Bytes that it takes in an aggregate, at most."""
+        return self.size + _OVERHEAD + (_KEY_OVERHEAD if self.record.explicit_hash_key is not None else 0)
+
+
+Outcome = tuple[PendingRecord, PutResult | PyKclError]
+
+
+@dataclass(slots=True, eq=False)
+class ShardQueue:
+    """Records that wait for one shard, in order. shard_id: "" without a listing. blocked_until: monotonic seconds.
+
+    is_doubted: a record for it landed in another shard, so nothing is sent before the shards are listed again.
+    """
+
+    shard_id: str
+    rate: ShardRate
+    waiting: deque[PendingRecord] = field(default_factory=deque)
+    bytes: int = 0
+    blocked_until: float = -inf
+    failures: int = 0
+    in_flight: int = 0
+    is_doubted: bool = False
+
+    def push(self, record: PendingRecord) -> None:
+        self.waiting.append(record)
+        self.bytes += record.size
+
+    def pop(self) -> PendingRecord:
+        record = self.waiting.popleft()
+        self.bytes -= record.size
+        return record
+
+    def push_back(self, records: Iterable[PendingRecord]) -> None:
+        """Put records before those that wait. records: in order."""
+        for record in reversed(tuple(records)):
+            self.waiting.appendleft(record)
+            self.bytes += record.size
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Parcel:
+    """One Kinesis record of a request, and its user records. queue: of the shard that it is meant for."""
+
+    record: NewRecord
+    users: tuple[PendingRecord, ...]
+    queue: ShardQueue
+
+
+Request = tuple[Parcel, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """linger: seconds that a record waits for others. rate_limit: times the rate of a shard; inf: none.
+
+    setup_patience: seconds for which a SetupError is taken for one that passes.
+    ordered: the records of a partition key get into the stream in the order in which they were added.
+    """
+
+    aggregate: bool = True
+    ordered: bool = False
+    linger: float = 0.1
+    rate_limit: float = 1.0
+    max_request_bytes: int = MAX_BYTES
+    setup_patience: float = SETUP_PATIENCE
+
+
+def max_bytes_for(largest_record: int) -> int:
+    """Return the max bytes of one request to a stream with this max record size."""
+    return MAX_BYTES if largest_record <= ONE_MIB else MAX_BYTES_OF_LARGE_RECORDS
+
+
+class Accumulator:
+    """Used under one lock. Every `now` is in monotonic seconds. `place` comes first."""
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        self._aggregate = options.aggregate
+        self._map: ShardMap | None = None
+        self._next_map: ShardMap | None = None
+        self._queues: dict[str, ShardQueue] = {}
+        self._misplaced: list[tuple[Parcel, PutAnswer]] = []
+        self._unlisted: set[str] = set()
+        self._is_stale = False
+        self._list_again_at = -inf
+        self._urged = -1
+        self._setup_fails_since: float | None = None
+        self._halted: list[HashRange] = []
+
+    # -- records come ----------------------------------------------------------------------------------------------
+
+    def add(self, record: PendingRecord, now: float) -> Sequence[Outcome]:
+        """Take a record; return it with an error where its shard is halted."""
+        if self._halted and any(keys.first <= record.hash_key <= keys.last for keys in self._halted):
+            return [(record, _halted(record))]
+        self._queue_of(record.hash_key, now).push(record)
+        return ()
+
+    def urge(self, number: int) -> None:
+        """Let no record up to this one wait for others."""
+        self._urged = max(self._urged, number)
+
+    def resume(self) -> None:
+        """Take records for halted shards again."""
+        self._halted.clear()
+
+    # -- requests go -----------------------------------------------------------------------------------------------
+
+    def take(self, now: float) -> Request | None:
+        """Return a request that is to be sent now; None while there is none."""
+        free = self._free(now)
+        if not (any(self._due_at(queue) <= now for queue in free) or self._is_full(free)):
+            return None
+        parcels: list[Parcel] = []
+        room = self._options.max_request_bytes
+        for queue in sorted(free, key=lambda queue: queue.waiting[0].added_at):
+            while queue.waiting and len(parcels) < MAX_RECORDS:
+                parcel = self._pack(queue, room, now)
+                if parcel is None:
+                    break
+                parcels.append(parcel)
+                room -= parcel.record.size
+                queue.in_flight += 1
+                if self._options.ordered:
+                    break
+        return tuple(parcels) or None
+
+    def due_in(self, now: float) -> float:
+        """Return the seconds until there may be something to do; infinite while that depends on an answer."""
+        if self._is_full(self._free(now)):
+            return 0.0
+        soonest = min((_last_expiry(parcel) for parcel, _ in self._misplaced), default=inf)
+        if self._is_stale:
+            soonest = min(soonest, self._list_again_at)
+        for queue in self._queues.values():
+            if queue.waiting:
+                soonest = min(soonest, queue.waiting[0].expires_at)
+                if not self._is_held(queue):
+                    soonest = min(soonest, self._due_at(queue))
+        return max(0.0, soonest - now)
+
+    @property
+    def is_delayed(self) -> bool:
+        """True while records wait that were refused, got no answer, or landed in a shard that is not listed."""
+        return bool(self._misplaced) or any(
+            queue.failures and queue.waiting for queue in self._queues.values()
+        )
+
+    def _is_held(self, queue: ShardQueue) -> bool:
+        """Return True for a queue that only an answer or a listing frees."""
+        if queue.is_doubted and (self._aggregate or self._options.ordered):
+            return True
+        if not self._options.ordered:
+            return False
+        is_going = self._next_map is not None and queue.shard_id not in self._next_map.open_shards
+        return queue.in_flight > 0 or is_going or not queue.shard_id
+
+    def _free(self, now: float) -> list[ShardQueue]:
+        """Return the queues that something can be taken out of."""
+        return [
+            queue
+            for queue in self._queues.values()
+            if queue.waiting and queue.blocked_until <= now and not self._is_held(queue)
+        ]
+
+    def _due_at(self, queue: ShardQueue) -> float:
+        first = queue.waiting[0]
+        lingers_until = -inf if first.number <= self._urged else first.added_at + self._options.linger
+        return max(queue.blocked_until, lingers_until)
+
+    def _is_full(self, queues: Sequence[ShardQueue]) -> bool:
+        if sum(queue.bytes for queue in queues) >= self._options.max_request_bytes:
+            return True
+        return not self._aggregate and sum(len(queue.waiting) for queue in queues) >= MAX_RECORDS
+
+    def _pack(self, queue: ShardQueue, room: int, now: float) -> Parcel | None:
+        """Take one Kinesis record out of a queue; None if it has no room, or the shard's rate none for it."""
+        users = [queue.pop()]
+        size = users[0].size
+        if self._aggregate and queue.shard_id:
+            joined = users[0].size_within + _ENVELOPE + size - len(users[0].record.data)
+            limit = min(room, self._largest_aggregate(queue, now))
+            while queue.waiting and joined + queue.waiting[0].size_within <= limit:
+                joined += queue.waiting[0].size_within
+                users.append(queue.pop())
+            size = size if len(users) == 1 else joined
+        wait = queue.rate.wait_for(size, now)
+        if wait or size > room:
+            queue.push_back(users)
+            queue.blocked_until = max(queue.blocked_until, now + wait)
+            return None
+        record = users[0].record if len(users) == 1 else _aggregated(users)
+        queue.rate.spend(record.size)
+        return Parcel(record, tuple(users), queue)
+
+    def _largest_aggregate(self, queue: ShardQueue, now: float) -> int:
+        """Return its max size. With one record in flight for a shard it must be a large one; never above 1 MiB, which
+        consumers of any age take."""
+        if not self._options.ordered:
+            return MAX_AGGREGATE
+        return max(MAX_AGGREGATE, int(min(ONE_MIB, queue.rate.allowed_bytes(now))))
+
+    # -- answers come ----------------------------------------------------------------------------------------------
+
+    def report(
+        self, request: Request, answers: Sequence[PutAnswer], now: float, random: Random
+    ) -> list[Outcome]:
+        """Take the answer for a request; return the records whose outcome it is."""
+        self._setup_fails_since = None
+        outcomes: list[Outcome] = []
+        refused: dict[ShardQueue, list[Parcel]] = {}
+        for parcel, answer in zip(request, answers, strict=True):
+            _count_attempt(parcel)
+            if answer.shard_id is None:
+                refused.setdefault(parcel.queue, []).append(parcel)
+                # Kinesis does not say that a record with another error than this one was not stored.
+                if answer.error == _THROTTLED:
+                    parcel.queue.rate.throttled(now)
+                else:
+                    _mark_doubtful(parcel)
+            else:
+                parcel.queue.failures = 0
+                outcomes += self._landed(parcel, answer)
+        for queue, parcels in refused.items():
+            _back_off(queue, now, random)
+            outcomes += self._send_again(parcels, now)
+        return [*outcomes, *self._apply_map(now)]
+
+    def report_failure(
+        self, request: Request, error: PyKclError, now: float, random: Random
+    ) -> list[Outcome]:
+        """Take the failure of a whole request; return the records that it is final for."""
+        for parcel in request:
+            _count_attempt(parcel)
+            if not isinstance(error, SetupError | Throttled):
+                _mark_doubtful(parcel)
+        if isinstance(error, SetupError):
+            if self._setup_fails_since is None:
+                self._setup_fails_since = now
+            if now - self._setup_fails_since >= self._options.setup_patience:
+                users = [user for parcel in request for user in parcel.users]
+                return [*self.fail(users, error), *self._apply_map(now)]
+        for queue in {parcel.queue: None for parcel in request}:
+            _back_off(queue, now, random)
+        return [*self._send_again(request, now), *self._apply_map(now)]
+
+    def _landed(self, parcel: Parcel, answer: PutAnswer) -> list[Outcome]:
+        shard_id = str(answer.shard_id)
+        if self._map is None or shard_id == parcel.queue.shard_id:
+            return _delivered(parcel, answer)
+        self._is_stale = parcel.queue.is_doubted = True
+        if not self._map.knows(shard_id):
+            self._unlisted.add(shard_id)
+        if len(parcel.users) == 1 or self._map.holds(shard_id, (user.hash_key for user in parcel.users)):
+            return _delivered(parcel, answer)
+        self._misplaced.append((parcel, answer))
+        return []
+
+    def _send_again(self, parcels: Iterable[Parcel], now: float) -> list[Outcome]:
+        records = [user for parcel in parcels for user in parcel.users]
+        return self._add_again(records, now)
+
+    def _add_again(self, records: Iterable[PendingRecord], now: float) -> list[Outcome]:
+        """Put records back, before those that wait, each by the shards of now."""
+        outcomes: list[Outcome] = []
+        by_queue: dict[ShardQueue, list[PendingRecord]] = {}
+        for record in sorted(records, key=_in_order):
+            if any(keys.first <= record.hash_key <= keys.last for keys in self._halted):
+                outcomes.append((record, _halted(record)))
+            else:
+                by_queue.setdefault(self._queue_of(record.hash_key, now), []).append(record)
+        for queue, found in by_queue.items():
+            queue.push_back(found)
+        return outcomes
+
+    # -- records fail ----------------------------------------------------------------------------------------------
+
+    def expire(self, now: float) -> list[Outcome]:
+        """Return the waiting records whose time has run out, each with an error."""
+        expired: list[PendingRecord] = []
+        for queue in self._queues.values():
+            while queue.waiting and queue.waiting[0].expires_at <= now:
+                expired.append(queue.pop())
+        late = [parcel for parcel, _ in self._misplaced if _last_expiry(parcel) <= now]
+        if late:
+            self._misplaced = [found for found in self._misplaced if found[0] not in late]
+            for parcel in late:
+                _mark_doubtful(parcel)
+                expired += parcel.users
+        return self.fail(expired, None) if expired else []
+
+    def fail(self, records: Sequence[PendingRecord], error: PyKclError | None) -> list[Outcome]:
+        """Give records up; error: None: their time has run out. Where records are ordered, their shards are halted."""
+        outcomes: list[Outcome] = [(record, error or _expired(record)) for record in records]
+        if not self._options.ordered or self._map is None:
+            return outcomes
+        for record in records:
+            keys = self._map.range_of(self._map.shard_of(record.hash_key) or "")
+            if keys is not None and keys not in self._halted:
+                self._halted.append(keys)
+                queue = self._queues.get(self._map.shard_of(record.hash_key) or "")
+                while queue is not None and queue.waiting:
+                    follower = queue.pop()
+                    outcomes.append((follower, _halted(follower)))
+        return outcomes
+
+    def drop(self) -> list[PendingRecord]:
+        """Return all records that are in no request, and forget them."""
+        left: list[PendingRecord] = []
+        for parcel, _ in self._misplaced:
+            _mark_doubtful(parcel)
+            left += parcel.users
+        left += chain.from_iterable(queue.waiting for queue in self._queues.values())
+        self._misplaced.clear()
+        self._queues.clear()
+        return sorted(left, key=_in_order)
+
+    # -- the shards ------------------------------------------------------------------------------------------------
+
+    def needs_listing(self, now: float) -> bool:
+        """Return True if the shards are to be listed now, as an answer named another one than was meant."""
+        return self._is_stale and now >= self._list_again_at
+
+    def begin_listing(self) -> None:
+        """Count the shards as being listed, until `place` or `listing_failed`."""
+        self._list_again_at = inf
+
+    def listing_failed(self, now: float) -> None:
+        self._list_again_at = now + LISTING_PAUSE
+
+    def place(self, shard_map: ShardMap | None, now: float) -> list[Outcome]:
+        """Go by a new listing; None: by none, so that all goes plain. Return the records that it settles.
+
+        ListShards may lag behind a reshard: 1) a shard is split; 2) an aggregate lands in one of the new ones; 3) the
+        listing still shows the shards of before. Grouped by it, the same aggregate would be put again, and land there
+        again, until the listing changes. So a listing without the shards that records landed in is not used.
+        """
+        if shard_map is None:
+            self._aggregate, self._map = False, None
+        elif not all(map(shard_map.knows, self._unlisted)):
+            self.listing_failed(now)
+            return []
+        self._is_stale, self._next_map = False, shard_map
+        self._list_again_at = now + LISTING_PAUSE
+        self._unlisted.clear()
+        return self._apply_map(now, is_final=shard_map is None)
+
+    def _apply_map(self, now: float, *, is_final: bool = False) -> list[Outcome]:
+        """Place what waits by the new listing. Where records are ordered, only once none is in flight to a shard that
+        has gone: 1) a record is sent to a shard, and the shard is split; 2) a later record of the same key is sent to
+        its child, and put; 3) the first one is refused, and goes there behind it.
+        """
+        new, old = self._next_map, self._map
+        if new is None and not is_final:
+            return []
+        open_shards = new.open_shards if new is not None else frozenset[str]()
+        queues = self._queues
+        if self._options.ordered and any(
+            queue.in_flight for shard_id, queue in queues.items() if shard_id not in open_shards
+        ):
+            return []
+        self._map, self._next_map = new, None
+        self._queues = {shard_id: queue for shard_id, queue in queues.items() if shard_id in open_shards}
+        for queue in self._queues.values():
+            queue.is_doubted = False
+        waiting = [record for queue in queues.values() for record in queue.waiting]
+        for queue in queues.values():
+            queue.waiting.clear()
+            queue.bytes = 0
+        misplaced, self._misplaced = self._misplaced, []
+        if misplaced and new is not None and old is not None and new.open_shards == old.open_shards:
+            # Kinesis has begun to put records into any shard (RecordDistributionStrategy AUTO).
+            self._aggregate = False
+        outcomes: list[Outcome] = []
+        for parcel, answer in misplaced:
+            keys = [user.hash_key for user in parcel.users]
+            if new is not None and new.holds(str(answer.shard_id), keys):
+                outcomes += _delivered(parcel, answer)
+            else:
+                # Consumers drop that aggregate; one that does not know the rule has its records twice.
+                _mark_doubtful(parcel)
+                waiting += parcel.users
+        return outcomes + self._add_again(waiting, now)
+
+    def _queue_of(self, hash_key: int, now: float) -> ShardQueue:
+        shard_id = "" if self._map is None else self._map.shard_of(hash_key) or ""
+        queue = self._queues.get(shard_id)
+        if queue is None:
+            if self._map is not None and not shard_id:
+                self._is_stale = True
+            scale = self._options.rate_limit if shard_id else inf
+            queue = self._queues[shard_id] = ShardQueue(shard_id, ShardRate(scale, now))
+        return queue
+
+
+def _aggregated(users: Sequence[PendingRecord]) -> NewRecord:
+    given = [(user.record.partition_key, user.record.explicit_hash_key, user.record.data) for user in users]
+    (blob,) = aggregate(given, 2 * ONE_MIB)
+    return NewRecord(blob.data, blob.partition_key, blob.explicit_hash_key)
+
+
+def _delivered(parcel: Parcel, answer: PutAnswer) -> list[Outcome]:
+    shard_id, sequence_number = str(answer.shard_id), answer.sequence_number
+    return [
+        (user, PutResult(shard_id, sequence_number, at, user.attempts, user.perhaps_twice))
+        for at, user in enumerate(parcel.users)
+    ]
+
+
+def _count_attempt(parcel: Parcel) -> None:
+    parcel.queue.in_flight -= 1
+    for user in parcel.users:
+        user.attempts += 1
+
+
+def _mark_doubtful(parcel: Parcel) -> None:
+    for user in parcel.users:
+        user.perhaps_twice = True
+
+
+def _last_expiry(parcel: Parcel) -> float:
+    return parcel.users[-1].expires_at
+
+
+def _back_off(queue: ShardQueue, now: float, random: Random) -> None:
+    # With jitter, so that many producers do not retry at once.
+    pause = min(MAX_PAUSE, FIRST_PAUSE * 2 ** min(queue.failures, 10))
+    queue.failures += 1
+    queue.blocked_until = now + pause * (0.5 + random.random() / 2)
+
+
+def _expired(record: PendingRecord) -> NotDelivered:
+    return NotDelivered(
+        f"A record was not put within record_ttl, in {record.attempts} attempts. Do: put it again, or elsewhere.",
+        perhaps_put=record.perhaps_twice,
+    )
+
+
+def _halted(record: PendingRecord) -> NotDelivered:
+    return NotDelivered(
+        "A record was not put, because one before it in its shard was given up, and records are ordered. Do: put both "
+        "again in their order, after resume().",
+        perhaps_put=record.perhaps_twice,
+    )

@@ -1,0 +1,438 @@
+"""The threads that send what the accumulator holds, the futures that they resolve, and the bound on what waits.
+
+A thread takes a request under the lock, sends it without, and reports the answer under it. There is one thread while
+one can do all; another is started when more is to be sent at that moment, up to `connections`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from math import inf
+
+from pykcl.errors import BufferFull, InternalError, NotDelivered, PyKclError, TemporaryError
+from pykcl.events import Event as EventOfStream
+from pykcl.interfaces import Events, PutStream
+from pykcl.model.new_record import NewRecord, PutAnswer
+from pykcl.producer.accumulator import MAX_RECORDS, Accumulator, Outcome, PendingRecord, PutResult, Request
+from pykcl.producer.shard_map import ShardMap
+from pykcl.runtime import Event, Future, Runtime, Task
+
+log = logging.getLogger("pykcl.producer")
+
+RECORD_OVERHEAD = 1024
+"""Bytes of memory that are counted for each record besides its payload and key."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PutsDelayed(EventOfStream):
+    """Kinesis has refused records, or not answered. They are sent again.
+
+    records: Kinesis records of the request that showed it; 0 where the shards cannot be listed.
+    """
+
+    LEVEL = logging.WARNING
+    TEXT = "records are not put yet and sent again"
+    stream: str
+    records: int
+    error: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PutsResumed(EventOfStream):
+    """Kinesis takes all records again. seconds: since PutsDelayed."""
+
+    TEXT = "records are put again"
+    stream: str
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordsNotDelivered(EventOfStream):
+    """Records were given up. Their futures have the error, and so does the next flush."""
+
+    LEVEL = logging.ERROR
+    TEXT = "records were not delivered"
+    MOST_LINES = 5
+    stream: str
+    records: int
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class Ticket:
+    """epoch: number of the flush that waits for the record first. size: bytes counted for it."""
+
+    future: Future[PutResult]
+    epoch: int
+    size: int
+
+
+@dataclass(slots=True)
+class Failures:
+    """Records that were given up since the last flush. kept: those of them that the memory bound has room for."""
+
+    count: int
+    first: PyKclError
+    kept: list[NewRecord]
+    bytes: int = 0
+
+
+class Delivery:
+    """max_pending_bytes: bound on what waits. on_failure: called with each record that is given up."""
+
+    def __init__(
+        self,
+        stream: PutStream,
+        records: Accumulator,
+        runtime: Runtime,
+        events: Events,
+        *,
+        connections: int,
+        max_pending_bytes: int,
+        max_request_bytes: int,
+        linger: float,
+        record_ttl: float,
+        on_failure: Callable[[NewRecord, PyKclError], object] | None,
+    ) -> None:
+        self._stream, self._records, self._runtime, self._events = stream, records, runtime, events
+        self._connections, self._max_bytes, self._linger = connections, max_pending_bytes, linger
+        self._max_request_bytes, self._record_ttl, self._on_failure = (
+            max_request_bytes,
+            record_ttl,
+            on_failure,
+        )
+        self._lock = runtime.lock()
+        self._tasks: list[Task] = []
+        self._idle: list[Event] = []
+        self._wakes_at, self._busy = inf, 0
+        self._fresh_bytes = self._fresh_records = 0
+        self._in_flight: set[Request] = set()
+        self._number = self._epoch = self._bytes = 0
+        self._pending: Counter[int] = Counter()
+        self._flushes: list[tuple[int, Event]] = []
+        self._blocked: list[Event] = []
+        self._failures: Failures | None = None
+        self._delayed_since: float | None = None
+        self._takes_no_more = self._is_over = False
+
+    def start(self) -> None:
+        """Start the first thread. Raises TemporaryError where there is none to be had."""
+        self._tasks.append(self._runtime.spawn("pykcl-producer-0", self._work))
+
+    # -- for the threads of the program ----------------------------------------------------------------------------
+
+    @property
+    def pending(self) -> int:
+        """Number of records whose outcome is not known."""
+        with self._lock:
+            return self._pending.total()
+
+    def put(self, record: NewRecord, *, may_wait: bool, timeout: float | None) -> Future[PutResult]:
+        """Take a record, as soon as there is room for it. Raises BufferFull, and PyKclError after `take_no_more`."""
+        size = record.size + RECORD_OVERHEAD
+        deadline = inf if timeout is None else self._runtime.monotonic() + timeout
+        while True:
+            with self._lock:
+                self._refuse_if_closed()
+                now = self._runtime.monotonic()
+                if not self._bytes or self._bytes + size <= self._max_bytes:
+                    outcomes, future = self._take(record, size, now)
+                    break
+                if not may_wait or now >= deadline or self._is_own_thread():
+                    raise self._full()
+                room = self._runtime.event()
+                self._blocked.append(room)
+            room.wait(None if deadline == inf else deadline - now)
+        self._settle(outcomes)
+        return future
+
+    def _take(self, record: NewRecord, size: int, now: float) -> tuple[Sequence[Outcome], Future[PutResult]]:
+        self._number += 1
+        future: Future[PutResult] = Future()
+        # From now on nobody can cancel it: a record that waits to be sent again may be in the stream.
+        future.set_running_or_notify_cancel()
+        ticket = Ticket(future, self._epoch, size)
+        pending = PendingRecord(record, self._number, now, now + self._record_ttl, ticket)
+        self._bytes += size
+        self._pending[self._epoch] += 1
+        outcomes = self._records.add(pending, now)
+        self._fresh_bytes += pending.size
+        self._fresh_records += 1
+        is_full = self._fresh_bytes >= self._max_request_bytes or self._fresh_records >= MAX_RECORDS
+        self._have_watched(now if is_full else now + self._linger)
+        return outcomes, future
+
+    def _full(self) -> BufferFull:
+        return BufferFull(
+            f"{self._pending.total()} records of {self._bytes} bytes wait to be put into stream {self._stream.name!r}, "
+            "which is all that max_pending_bytes allows. This one was not taken. Do: put it later; a larger bound only "
+            "helps against short delays."
+        )
+
+    def _refuse_if_closed(self) -> None:
+        if self._takes_no_more:
+            raise PyKclError(f"The producer of stream {self._stream.name!r} is closed. Do: make another one.")
+
+    def _is_own_thread(self) -> bool:
+        return any(self._runtime.is_current(task) for task in self._tasks)
+
+    def flush(self, timeout: float | None) -> bool:
+        """Wait for the outcome of all records put so far, and let none wait for others; return whether it has come."""
+        with self._lock:
+            if self._is_own_thread():
+                raise PyKclError(
+                    "flush() and close() were called in a callback of a future, for which the records would wait. "
+                    "Do: call them in a thread of the program."
+                )
+            if not self._pending.total():
+                return True
+            self._records.urge(self._number)
+            done = self._runtime.event()
+            self._flushes.append((self._epoch, done))
+            self._epoch += 1
+            self._have_watched(self._runtime.monotonic())
+        is_done = done.wait(timeout)
+        with self._lock:
+            self._flushes = [flush for flush in self._flushes if flush[1] is not done]
+        return is_done
+
+    def take_failures(self) -> Failures | None:
+        """Return the failures since the last call."""
+        with self._lock:
+            failures, self._failures = self._failures, None
+        return failures
+
+    def resume(self) -> None:
+        """Take records for halted shards again."""
+        with self._lock:
+            self._records.resume()
+
+    def take_no_more(self) -> None:
+        """Let each further `put` raise PyKclError, also those that wait for room."""
+        with self._lock:
+            self._takes_no_more = True
+            self._unblock()
+
+    def end(self, timeout: float) -> None:
+        """Give up all records without an outcome; end the threads, for which `timeout` seconds are waited."""
+        self._give_up_all(None)
+        until = self._runtime.monotonic() + timeout
+        for task in self._tasks:
+            task.join(max(0.0, until - self._runtime.monotonic()))
+
+    def _give_up_all(self, error: InternalError | None) -> None:
+        """Give up all records without an outcome; None: since the producer is closed. Its threads end."""
+        with self._lock:
+            self._is_over = self._takes_no_more = True
+            sent = [user for request in self._in_flight for parcel in request for user in parcel.users]
+            self._in_flight.clear()
+            left: list[Outcome] = [(record, error or _closed(record, True)) for record in sent]
+            left += [
+                (record, error or _closed(record, record.perhaps_twice)) for record in self._records.drop()
+            ]
+            for one in self._idle:
+                one.set()
+        self._settle(left)
+
+    # -- the threads -----------------------------------------------------------------------------------------------
+
+    def _work(self) -> None:
+        try:
+            self._work_on()
+        except Exception as error:  # noqa: BLE001 - nobody would send the records, and flush would wait for ever
+            log.error("a thread of the producer died error=%s", type(error).__name__)
+            died = InternalError(
+                f"A thread of the producer died of {type(error).__name__}. This is a bug in pykcl: please report it. "
+                "Records that were not put before are sent no more. Do: make another producer."
+            )
+            died.__cause__ = error
+            self._give_up_all(died)
+
+    def _work_on(self) -> None:
+        mine = self._runtime.event()
+        while True:
+            with self._lock:
+                if self._is_over:
+                    return
+                now = self._runtime.monotonic()
+                outcomes = self._records.expire(now)
+                job = self._next_job(now)
+                seconds = self._records.due_in(now)
+                if job is None:
+                    mine.clear()
+                    self._idle.append(mine)
+                    self._wakes_at = now + seconds
+                else:
+                    self._busy += 1
+                    self._wakes_at = inf
+                    if seconds < inf:
+                        self._have_watched(now + seconds)
+            self._settle(outcomes)
+            if job is not None:
+                job()
+                with self._lock:
+                    self._busy -= 1
+                continue
+            mine.wait(None if seconds == inf else seconds)
+            with self._lock:
+                if mine in self._idle:
+                    self._idle.remove(mine)
+
+    def _next_job(self, now: float) -> Callable[[], None] | None:
+        if self._records.needs_listing(now):
+            self._records.begin_listing()
+            return self._list
+        request = self._records.take(now)
+        if request is None:
+            return None
+        self._in_flight.add(request)
+        self._fresh_bytes = self._fresh_records = 0
+        return partial(self._send, request)
+
+    def _have_watched(self, due_at: float) -> None:
+        """See to it that a thread without a job checks at this time, or earlier: a request may take long."""
+        if self._idle:
+            if due_at < self._wakes_at:
+                # Until it has checked, nobody else need be woken.
+                self._wakes_at = -inf
+                self._idle.pop().set()
+        elif self._busy == len(self._tasks) < self._connections:
+            try:
+                self._tasks.append(self._runtime.spawn(f"pykcl-producer-{len(self._tasks)}", self._work))
+            except TemporaryError as error:
+                log.warning("no further thread for the producer error=%s", type(error).__name__)
+
+    def _send(self, request: Request) -> None:
+        failure: PyKclError | None = None
+        answers: Sequence[PutAnswer] = ()
+        try:
+            answers = self._stream.put([parcel.record for parcel in request])
+        except PyKclError as error:
+            failure = error
+        except Exception as error:  # noqa: BLE001 - a client of somebody else's may raise anything
+            failure = TemporaryError(f"Putting records raised {type(error).__name__}. They are put again.")
+        random = self._runtime.random()
+        with self._lock:
+            if request not in self._in_flight:
+                return
+            self._in_flight.remove(request)
+            now = self._runtime.monotonic()
+            if failure is None:
+                outcomes = self._records.report(request, answers, now, random)
+            else:
+                outcomes = self._records.report_failure(request, failure, now, random)
+            is_delayed = self._records.is_delayed
+        self._note_delay(request, answers, failure, now, is_delayed=is_delayed)
+        self._settle(outcomes)
+
+    def _list(self) -> None:
+        found: ShardMap | None = None
+        try:
+            listing = self._stream.list_shards()
+            found = ShardMap(listing.shards) if listing.complete else None
+            trouble = "ListShards did not show all shards."
+        except PyKclError as error:
+            trouble = str(error)
+        except Exception as error:  # noqa: BLE001 - as in `_send`
+            trouble = f"Listing the shards raised {type(error).__name__}."
+        with self._lock:
+            now = self._runtime.monotonic()
+            is_delayed = self._records.is_delayed
+            if found is None:
+                self._records.listing_failed(now)
+                outcomes: Sequence[Outcome] = ()
+            else:
+                outcomes = self._records.place(found, now)
+        if found is None and is_delayed:
+            self._begin_delay(0, trouble, now)
+        self._settle(outcomes)
+
+    def _note_delay(
+        self,
+        request: Request,
+        answers: Sequence[PutAnswer],
+        failure: PyKclError | None,
+        now: float,
+        *,
+        is_delayed: bool,
+    ) -> None:
+        """Report that records are sent again, and once none is any more."""
+        refused = [answer for answer in answers if answer.shard_id is None]
+        since = self._delayed_since
+        if failure is None and not refused:
+            if since is not None and not is_delayed:
+                self._delayed_since = None
+                self._events.emit(PutsResumed(stream=self._stream.name, seconds=now - since))
+        else:
+            self._begin_delay(len(refused) or len(request), str(failure or refused[0].error), now)
+
+    def _begin_delay(self, records: int, error: str, now: float) -> None:
+        if self._delayed_since is None:
+            self._delayed_since = now
+            self._events.emit(PutsDelayed(stream=self._stream.name, records=records, error=error))
+
+    # -- outcomes --------------------------------------------------------------------------------------------------
+
+    def _settle(self, outcomes: Sequence[Outcome]) -> None:
+        """Resolve futures, then let those go on who wait for that: they find all of them resolved."""
+        if not outcomes:
+            return
+        failed: list[tuple[NewRecord, PyKclError]] = []
+        for pending, outcome in outcomes:
+            future: Future[PutResult] = pending.ticket.future
+            if isinstance(outcome, PutResult):
+                future.set_result(outcome)
+            else:
+                failed.append((pending.record, outcome))
+                self._call_on_failure(pending.record, outcome)
+                future.set_exception(outcome)
+        if failed:
+            error = str(failed[0][1])
+            self._events.emit(RecordsNotDelivered(stream=self._stream.name, records=len(failed), error=error))
+        with self._lock:
+            for record, failure in failed:
+                self._keep(record, failure)
+            for pending, _ in outcomes:
+                ticket: Ticket = pending.ticket
+                self._bytes -= ticket.size
+                self._pending[ticket.epoch] -= 1
+                if not self._pending[ticket.epoch]:
+                    del self._pending[ticket.epoch]
+            for epoch, done in self._flushes:
+                if all(other > epoch for other in self._pending):
+                    done.set()
+            self._unblock()
+
+    def _unblock(self) -> None:
+        blocked, self._blocked = self._blocked, []
+        for room in blocked:
+            room.set()
+
+    def _keep(self, record: NewRecord, error: PyKclError) -> None:
+        if self._failures is None:
+            self._failures = Failures(0, error, [])
+        self._failures.count += 1
+        if self._failures.bytes + record.size <= self._max_bytes:
+            self._failures.bytes += record.size + RECORD_OVERHEAD
+            self._failures.kept.append(record)
+
+    def _call_on_failure(self, record: NewRecord, error: PyKclError) -> None:
+        if self._on_failure is None:
+            return
+        try:
+            self._on_failure(record, error)
+        except Exception as raised:  # noqa: BLE001 - the application's own code
+            log.error("on_failure raised error=%s", type(raised).__name__)
+
+
+def _closed(record: PendingRecord, perhaps_put: bool) -> NotDelivered:
+    state = "It may be in the stream all the same" if perhaps_put else "It is not in the stream"
+    return NotDelivered(
+        f"The producer was closed before a record was put, after {record.attempts} attempts. {state}. Do: put it "
+        "again.",
+        perhaps_put=perhaps_put,
+    )

@@ -1,0 +1,652 @@
+"""Producer: what its futures say is true, whatever happens to the stream, and close reports the rest. In simulated time."""
+
+from collections import Counter
+
+import pytest
+
+from pykcl.errors import (
+    BufferFull,
+    ConfigError,
+    FlushTimedOut,
+    InternalError,
+    NotDelivered,
+    PyKclError,
+    RecordRefused,
+    SetupError,
+    StreamMissing,
+    TemporaryError,
+    Throttled,
+)
+from pykcl.local.stream import LocalKinesis
+from pykcl.model.kpl import MAGIC
+from pykcl.model.new_record import NewRecord, PutAnswer
+from pykcl.producer import producer as module
+from pykcl.producer.accumulator import Accumulator
+from pykcl.producer.delivery import RECORD_OVERHEAD, PutsDelayed, PutsResumed, RecordsNotDelivered
+from pykcl.producer.producer import Producer, ProducerSeams, PutFailed
+from pykcl.producer.shard_map import ShardMap
+from pykcl.testing.memory.stream import MemoryStream
+from pykcl.testing.runtime import Simulation
+from tests.producer.stream_kit import seen_by_consumers, seen_by_shard
+
+
+class Stage:
+    """A stream "s" in a simulation. trouble: called with the records of each request; may raise before they are put, or
+    answer with the indexes of those to be refused. answer: called behind that; may raise, or wait."""
+
+    def __init__(self, simulation, *, shards=2, limits=False):
+        self.simulation = simulation
+        self.runtime = simulation.runtime("producer")
+        self.kinesis = LocalKinesis(self.runtime.utcnow_millis, limits=limits, seed=simulation.seed)
+        self.kinesis.create_stream("s", shards)
+        self.name = "s"
+        self.stream = MemoryStream(self.kinesis, "s", self.runtime, simulation.switch)
+        self.trouble = self.answer = lambda _: ()
+        self.requests = []
+        self.events = []
+
+    def producer(self, **options):
+        seams = ProducerSeams(runtime=self.runtime, stream=lambda: self)
+        return Producer._with(seams, "s", on_event=self.events.append, **options)
+
+    def describe(self):
+        return self.stream.describe()
+
+    def list_shards(self):
+        return self.stream.list_shards()
+
+    def put(self, records):
+        self.simulation.switch()
+        self.requests.append(records)
+        refused = self.trouble(records) or ()
+        taken = [record for at, record in enumerate(records) if at not in refused]
+        answers = iter(self.stream.put(taken) if taken else ())
+        self.answer(records)
+        return [
+            PutAnswer(None, "ProvisionedThroughputExceededException") if at in refused else next(answers)
+            for at in range(len(records))
+        ]
+
+    def sleep(self, seconds):
+        self.runtime.event().wait(seconds)
+
+    def key_for(self, end):
+        """A partition key of the open shard whose id ends so."""
+        shards = ShardMap(self.kinesis.list_shards("s", operation=None))
+        return next(
+            f"k{at}" for at in range(999) if shards.shard_of(NewRecord(b"", f"k{at}").hash_key).endswith(end)
+        )
+
+    def seen(self):
+        return seen_by_consumers(self.kinesis)
+
+
+@pytest.fixture
+def simulation():
+    with Simulation(seed=1) as one:
+        yield one
+
+
+@pytest.fixture
+def stage(simulation):
+    return Stage(simulation)
+
+
+def no_answer(_):
+    raise TemporaryError("no answer")
+
+
+# -- records get there -------------------------------------------------------------------------------------------------
+
+
+def test_a_program_puts_records_and_gets_their_places(stage):
+    with stage.producer() as producer:
+        first = producer.put(b"a", "alice")
+        second = producer.put("b", "alice")
+        third = producer.put(bytearray(b"c"), explicit_hash_key=0)
+        producer.flush()
+        assert first.result(0).sub_sequence_number == 0
+        assert second.result(0)[:2] == first.result(0)[:2]
+        assert third.result(0).shard_id == "shardId-000000000000"
+        assert producer.pending == 0
+    assert stage.seen() == {b"a": 1, b"b": 1, b"c": 1}
+
+
+def test_a_future_is_resolved_only_once_the_stream_has_the_record(stage):
+    stage.answer = lambda _: stage.sleep(2)
+    in_stream = []
+    with stage.producer() as producer:
+        for at in range(10):
+            data = b"%d" % at
+            producer.put(data, f"k{at}").add_done_callback(
+                lambda _, data=data: in_stream.append(stage.seen()[data])
+            )
+        assert in_stream == []
+    assert in_stream == [1] * 10
+
+
+def test_a_record_waits_no_longer_than_linger_and_a_full_request_not_at_all(stage):
+    with stage.producer(linger=0.5, aggregate=False, rate_limit=10) as producer:
+        producer.put(b"a")
+        stage.sleep(0.4)
+        assert stage.requests == []
+        stage.sleep(0.2)
+        assert len(stage.requests) == 1
+        for _ in range(500):
+            producer.put(b"b")
+        stage.sleep(0.01)
+        assert [len(records) for records in stage.requests] == [1, 500]
+
+
+def test_a_request_without_an_answer_yet_does_not_hold_up_the_next_one(stage):
+    def slow_once(_):
+        stage.answer = lambda _: ()
+        stage.sleep(9)
+
+    with stage.producer(linger=0.1) as producer:
+        # The second time there are threads enough, and all of them sleep.
+        for _ in range(2):
+            stage.answer = slow_once
+            slow = producer.put(b"slow")
+            stage.sleep(1)
+            quick = producer.put(b"quick")
+            stage.sleep(1)
+            assert (slow.done(), quick.done()) == (False, True)
+            producer.flush()
+
+
+def test_no_more_requests_are_under_way_than_there_are_connections(stage):
+    under_way, most = [], []
+
+    def slow(_):
+        under_way.append(1)
+        most.append(len(under_way))
+        stage.sleep(3)
+        under_way.pop()
+
+    stage.answer = slow
+    with stage.producer(linger=0.0, connections=3, aggregate=False) as producer:
+        for _ in range(20):
+            producer.put(b"x")
+            stage.sleep(0.1)
+    assert max(most) == 3
+
+
+def test_a_throttled_shard_does_not_hold_up_the_others(simulation):
+    stage = Stage(simulation, limits=True)
+    hot, cold = stage.key_for("0"), stage.key_for("1")
+    other = stage.producer(aggregate=False, rate_limit=5)
+    with other, stage.producer() as producer:
+        for _ in range(4000):
+            other.put(b"hot", hot)
+        for _ in range(20):
+            stage.sleep(0.1)
+            producer.put(b"hot", hot)
+            future = producer.put(b"cold", cold)
+            stage.sleep(0.2)
+            assert future.done()
+    assert stage.seen() == {b"hot": 4020, b"cold": 20}
+
+
+# -- the stream is in trouble ------------------------------------------------------------------------------------------
+
+
+def test_a_lost_answer_is_said_by_every_result_of_the_request_and_by_no_other(stage):
+    def lose_once(_):
+        stage.answer = lambda _: ()
+        no_answer(_)
+
+    with stage.producer() as producer:
+        before = producer.put(b"before")
+        producer.flush()
+        stage.answer = lose_once
+        lost = [producer.put(b"%d" % at) for at in range(5)]
+    assert not before.result(0).perhaps_twice
+    assert all(future.result(0).perhaps_twice and future.result(0).attempts == 2 for future in lost)
+    assert stage.seen() == {b"before": 1, **dict.fromkeys((b"%d" % at for at in range(5)), 2)}
+
+
+def test_trouble_is_an_event_when_it_begins_and_when_it_is_over(stage):
+    def throttled(_):
+        if len(stage.requests) < 4:
+            raise Throttled("too much")
+
+    stage.trouble = throttled
+    with stage.producer() as producer:
+        producer.put(b"a")
+        producer.flush()
+        stage.sleep(1)
+    assert [type(event) for event in stage.events] == [PutsDelayed, PutsResumed]
+    assert stage.events[0].error == "too much"
+
+
+def test_shards_that_cannot_be_listed_are_an_event_too(stage):
+    def split(_):
+        stage.trouble, stage.list_shards = (lambda _: ()), denied
+        stage.kinesis.split("s", "shardId-000000000000")
+
+    def denied():
+        raise SetupError("kinesis:ListShards is missing")
+
+    listed = stage.list_shards
+    producer = stage.producer()
+    producer.start()
+    stage.trouble = split
+    for at in range(40):
+        producer.put(b"%d" % at, f"k{at}")
+    stage.sleep(5)
+    assert [event.error for event in stage.events] == ["kinesis:ListShards is missing"]
+    stage.list_shards = listed
+    producer.close()
+    assert len(stage.seen()) == 40
+
+
+def test_a_dead_endpoint_reports_every_record(stage):
+    given_up = []
+    stage.trouble = no_answer
+    producer = stage.producer(on_failure=lambda record, error: given_up.append((record.data, type(error))))
+    producer.start()
+    futures = [producer.put(b"%d" % at) for at in range(1000)]
+    with pytest.raises(FlushTimedOut) as late:
+        producer.flush(timeout=3)
+    assert late.value.pending == 1000
+    with pytest.raises(PutFailed) as left:
+        producer.close(timeout=5)
+    assert left.value.count == 1000
+    assert {record.data for record in left.value.records} == {b"%d" % at for at in range(1000)}
+    assert isinstance(left.value.first, NotDelivered)
+    assert all(isinstance(future.exception(0), NotDelivered) for future in futures)
+    assert Counter(given_up) == {(b"%d" % at, NotDelivered): 1 for at in range(1000)}
+    assert [event.records for event in stage.events if isinstance(event, RecordsNotDelivered)] == [1000]
+
+
+def test_close_with_a_timeout_reports_what_is_under_way_as_perhaps_put_and_the_rest_as_not(stage):
+    hot, cold = stage.key_for("0"), stage.key_for("1")
+    producer = stage.producer(linger=0.0, connections=1)
+    producer.start()
+    done = producer.put(b"done", cold)
+    producer.flush()
+    stage.answer = lambda _: stage.sleep(60)
+    under_way = producer.put(b"under way", hot)
+    stage.sleep(0.1)
+    waiting = producer.put(b"waiting", cold)
+    began = stage.runtime.monotonic()
+    with pytest.raises(PutFailed, match="2 records were not delivered"):
+        producer.close(timeout=1)
+    assert stage.runtime.monotonic() - began <= 1.5
+    assert done.result(0).attempts == 1
+    assert under_way.exception(0).perhaps_put
+    assert not waiting.exception(0).perhaps_put
+    stage.sleep(100)
+    assert stage.simulation.unfinished("producer") == []
+
+
+def test_a_missing_permission_fails_the_future_with_what_to_do(stage):
+    def refused(_):
+        raise SetupError("kinesis:PutRecords is missing")
+
+    stage.trouble = refused
+    producer = stage.producer()
+    producer.start()
+    future = producer.put(b"a")
+    with pytest.raises(PutFailed, match="PutRecords is missing"):
+        producer.flush()
+    assert isinstance(future.exception(0), SetupError)
+    stage.trouble = lambda _: ()
+    producer.put(b"b")
+    producer.close()
+    assert stage.seen() == {b"b": 1}
+
+
+def test_a_client_that_raises_anything_loses_nothing(stage):
+    def broken(_):
+        if len(stage.requests) < 3:
+            raise ZeroDivisionError
+
+    stage.trouble = broken
+    with stage.producer() as producer:
+        future = producer.put(b"a")
+    assert future.result(0).attempts == 3
+
+
+def test_a_bug_in_a_thread_of_the_producer_is_reported_for_every_record(stage, monkeypatch):
+    producer = stage.producer()
+    producer.start()
+    producer.put(b"in")
+    producer.flush()
+    monkeypatch.setattr(Accumulator, "take", lambda *_: 1 / 0)
+    lost = producer.put(b"lost")
+    with pytest.raises(PutFailed, match="bug in pykcl"):
+        producer.flush()
+    assert isinstance(lost.exception(0), InternalError)
+    assert isinstance(lost.exception(0).__cause__, ZeroDivisionError)
+    with pytest.raises(PyKclError, match="is closed"):
+        producer.put(b"more")
+    producer.close()
+
+
+def test_a_failure_nobody_asked_for_is_raised_by_the_next_flush_and_only_there(stage):
+    stage.trouble = no_answer
+    with stage.producer(record_ttl=2.0) as producer:
+        producer.put(b"a")
+        stage.sleep(10)
+        stage.trouble = lambda _: ()
+        producer.put(b"b")
+        with pytest.raises(PutFailed, match="1 records were not delivered") as failed:
+            producer.flush()
+        assert [record.data for record in failed.value.records] == [b"a"]
+        producer.flush()
+
+
+# -- reshards, with everything else ------------------------------------------------------------------------------------
+
+
+def test_a_reshard_in_the_middle_loses_nothing_and_is_followed(stage):
+    def split(_):
+        if len(stage.requests) == 2:
+            for shard in ("shardId-000000000000", "shardId-000000000001"):
+                stage.kinesis.split("s", shard)
+
+    stage.trouble = split
+    with stage.producer() as producer:
+        for at in range(3000):
+            producer.put(b"%d" % at, f"k{at}")
+            if not at % 100:
+                stage.sleep(0.05)
+    assert stage.seen() == {b"%d" % at: 1 for at in range(3000)}
+    assert all(record.data.startswith(MAGIC) for record in stage.requests[-1])
+
+
+class Chaos:
+    """Trouble of all kinds, one request in three, and reshards; for a while."""
+
+    def __init__(self, stage):
+        self.stage, self.rng = stage, stage.simulation.rng
+        stage.trouble, stage.answer = self.before, self.behind
+
+    @property
+    def rages(self):
+        return len(self.stage.requests) < 60
+
+    def before(self, records):
+        chance = self.rng.random()
+        if not self.rages or chance > 0.35:
+            return ()
+        if chance < 0.05:
+            raise Throttled("too much")
+        if chance < 0.1:
+            no_answer(records)
+        if chance < 0.15:
+            self.stage.sleep(self.rng.choice((0.3, 4)))
+        elif chance < 0.22:
+            self.reshard()
+        return [at for at in range(len(records)) if self.rng.random() < 0.3]
+
+    def behind(self, records):
+        if self.rages and self.rng.random() < 0.1:
+            self.stage.sleep(self.rng.choice((0, 1)))
+            no_answer(records)
+
+    def reshard(self):
+        opened = [shard for shard in self.stage.kinesis.list_shards("s", operation=None) if shard.is_open]
+        opened.sort(key=lambda shard: shard.hash_range)
+        at = self.rng.randrange(len(opened))
+        if at and self.rng.random() < 0.5:
+            self.stage.kinesis.merge("s", opened[at - 1].shard_id, opened[at].shard_id)
+        else:
+            self.stage.kinesis.split("s", opened[at].shard_id)
+
+
+@pytest.mark.parametrize("aggregate", [True, False])
+@pytest.mark.parametrize("ordered", [True, False])
+@pytest.mark.parametrize("seed", range(6))
+def test_in_all_trouble_each_future_is_true_and_ordered_keys_keep_their_order(seed, ordered, aggregate):
+    with Simulation(seed=seed) as simulation:
+        stage = Stage(simulation, limits=True)
+        Chaos(stage)
+        producer = stage.producer(ordered=ordered, aggregate=aggregate, connections=4, linger=0.05)
+        producer.start()
+        futures = {}
+
+        def program(name):
+            for at in range(150):
+                data = f"{name}/{at:03}".encode() + b"." * simulation.rng.choice((1, 100, 20_000))
+                futures[data] = producer.put(data, f"key-{name}-{at % 3}")
+                if simulation.rng.random() < 0.3:
+                    stage.sleep(0.05)
+
+        tasks = [stage.runtime.spawn(f"program-{name}", lambda name=name: program(name)) for name in "abc"]
+        for task in tasks:
+            task.join()
+        producer.close()
+        seen, by_shard = stage.seen(), seen_by_shard(stage.kinesis)
+    assert len(futures) == 450
+    assert seen.keys() == futures.keys()
+    for data, future in futures.items():
+        result = future.result(0)
+        assert result.perhaps_twice or seen[data] == 1
+        assert seen[data] <= result.attempts
+    if ordered:
+        found = dict.fromkeys(data for shard in by_shard.values() for data in shard)
+        for key in {(data[:1], int(data[2:5]) % 3) for data in found}:
+            numbers = [data[2:5] for data in found if (data[:1], int(data[2:5]) % 3) == key]
+            assert numbers == sorted(numbers)
+
+
+def test_an_ordered_record_that_is_given_up_halts_its_shard_until_resume(stage):
+    hot, cold = stage.key_for("0"), stage.key_for("1")
+    stage.trouble = lambda records: [at for at, record in enumerate(records) if record.partition_key == hot]
+    producer = stage.producer(ordered=True, record_ttl=1.0)
+    producer.start()
+    producer.put(b"1", hot)
+    stage.sleep(5)
+    stage.trouble = lambda _: ()
+    with pytest.raises(NotDelivered, match="given up"):
+        producer.put(b"2", hot).result(0)
+    producer.put(b"other shard", cold)
+    producer.resume()
+    producer.put(b"3", hot)
+    with pytest.raises(PutFailed, match="2 records"):
+        producer.close()
+    assert stage.seen() == {b"other shard": 1, b"3": 1}
+
+
+# -- memory ------------------------------------------------------------------------------------------------------------
+
+SIZE = RECORD_OVERHEAD + 1000 + 1
+
+
+def test_put_waits_while_the_memory_is_full_and_the_bound_holds(stage):
+    stage.trouble = no_answer
+    producer = stage.producer(max_pending_bytes=10 * SIZE)
+    producer.start()
+    taken = []
+
+    def program():
+        for _ in range(5):
+            taken.append(producer.put(b"x" * 1000, "k"))
+
+    tasks = [stage.runtime.spawn(f"program-{at}", program) for at in range(8)]
+    stage.sleep(5)
+    assert len(taken) == producer.pending == 10
+    stage.trouble = lambda _: ()
+    for task in tasks:
+        task.join()
+    producer.close()
+    assert len(taken) == 40
+    assert stage.seen() == {b"x" * 1000: 40}
+
+
+def test_a_put_that_waits_for_room_ends_with_close(stage):
+    stage.trouble = no_answer
+    producer = stage.producer(max_pending_bytes=SIZE)
+    producer.start()
+    producer.put(b"x" * 1000, "k")
+    ended = []
+
+    def program():
+        try:
+            producer.put(b"y" * 1000, "k")
+        except PyKclError as error:
+            ended.append(str(error))
+
+    task = stage.runtime.spawn("program", program)
+    stage.sleep(1)
+    with pytest.raises(PutFailed, match="1 records"):
+        producer.close(timeout=1)
+    task.join()
+    assert "is closed" in ended[0]
+
+
+@pytest.mark.parametrize(("options", "timeout", "waited"), [({"on_full": "raise"}, None, 0), ({}, 3, 3)])
+def test_a_full_buffer_can_be_an_error_that_takes_nothing(stage, options, timeout, waited):
+    stage.trouble = no_answer
+    producer = stage.producer(max_pending_bytes=2 * SIZE, **options)
+    producer.start()
+    for _ in range(2):
+        producer.put(b"x" * 1000, "k")
+    began = stage.runtime.monotonic()
+    with pytest.raises(BufferFull, match="2 records of"):
+        producer.put(b"y" * 1000, "k", timeout=timeout)
+    assert stage.runtime.monotonic() - began == pytest.approx(waited)
+    stage.trouble = lambda _: ()
+    producer.close()
+    assert b"y" * 1000 not in stage.seen()
+
+
+def test_a_record_larger_than_the_whole_bound_goes_alone(stage):
+    with stage.producer(max_pending_bytes=100) as producer:
+        producer.put(b"x" * 5000)
+    assert stage.seen() == {b"x" * 5000: 1}
+
+
+# -- what is refused ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("data", "key", "hash_key", "words"),
+    [
+        (b"x" * 1024 * 1024, "k", None, "makes a record of 1048577 bytes .* accepts at most 1048576"),
+        (b"x", "", None, "partition key of 0 characters"),
+        (b"x", "k" * 257, None, "partition key of 257 characters"),
+        (b"x", "\ud800", None, "not Unicode text"),
+        (b"x", 7, None, "partition_key=int is no text"),
+        (b"x", "k", 2**128, "not a whole number in"),
+        (b"x", "k", -1, "not a whole number in"),
+        (b"x", "k", "0x1", "not a whole number in"),
+        ("\ud800", "k", None, "half of a character"),
+        ({"a": 1}, "k", None, "is a dict"),
+    ],
+)
+def test_a_record_that_kinesis_does_not_take_is_refused_at_put_and_harms_no_other(
+    stage, data, key, hash_key, words
+):
+    with stage.producer() as producer:
+        producer.put(b"good")
+        with pytest.raises(RecordRefused, match=words):
+            producer.put(data, key, hash_key)
+    assert stage.seen() == {b"good": 1}
+
+
+def test_the_largest_record_of_the_stream_and_the_longest_key_are_taken(stage):
+    stage.kinesis.set_max_record_size("s", 2048)
+    with stage.producer() as producer:
+        future = producer.put(b"x" * (2 * 1024 * 1024 - 1024), "\U0001f600" * 256, 2**128 - 1)
+    assert future.result(0).shard_id.endswith("1")
+
+
+def test_a_producer_says_what_it_needs_before_it_begins(stage):
+    with pytest.raises(PyKclError, match="not started"):
+        stage.producer().put(b"x")
+    stage.kinesis.create_stream("auto", 2, mode="ON_DEMAND", distribution="AUTO")
+    stage.stream = MemoryStream(stage.kinesis, "auto", stage.runtime)
+    with pytest.raises(SetupError, match="has no order"):
+        stage.producer(ordered=True).start()
+    stage.stream = MemoryStream(stage.kinesis, "none", stage.runtime)
+    with pytest.raises(StreamMissing):
+        stage.producer().start()
+
+
+def test_records_go_plain_into_a_stream_that_ignores_keys(stage):
+    stage.kinesis.create_stream("auto", 4, mode="ON_DEMAND", distribution="AUTO")
+    stage.stream = MemoryStream(stage.kinesis, "auto", stage.runtime)
+    with stage.producer() as producer:
+        for at in range(50):
+            producer.put(b"%d" % at)
+    assert sorted(record.data for records in stage.requests for record in records) == sorted(
+        b"%d" % at for at in range(50)
+    )
+
+
+def test_without_the_permission_to_list_shards_only_plain_records_go(stage):
+    def denied():
+        raise SetupError("kinesis:ListShards is missing")
+
+    stage.list_shards = denied
+    with pytest.raises(SetupError, match="ListShards"):
+        stage.producer().start()
+    with stage.producer(aggregate=False) as producer:
+        producer.put(b"x")
+    assert stage.seen() == {b"x": 1}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"linger": -1},
+        {"linger": float("nan")},
+        {"max_pending_bytes": 0},
+        {"on_full": "wait"},
+        {"record_ttl": 0},
+        {"rate_limit": 0},
+        {"connections": 0},
+        {"connections": True},
+        {"region": 7},
+    ],
+)
+def test_options_without_meaning_are_refused_with_their_name(options):
+    with pytest.raises(ConfigError, match=next(iter(options))):
+        Producer("s", **options)
+
+
+def test_a_closed_producer_and_one_that_is_started_twice_say_so(stage):
+    producer = stage.producer()
+    with producer, pytest.raises(PyKclError, match="started before"):
+        producer.start()
+    assert producer.closed
+    producer.close()
+    with pytest.raises(PyKclError, match="is closed"):
+        producer.put(b"x")
+
+
+def test_a_callback_that_would_wait_for_its_own_thread_is_refused(stage):
+    raised = []
+
+    def callback(_):
+        try:
+            producer.flush()
+        except PyKclError as error:
+            raised.append(str(error))
+
+    with stage.producer() as producer:
+        producer.put(b"x").add_done_callback(callback)
+    assert "callback" in raised[0]
+
+
+def test_a_forked_process_does_not_use_the_producer_of_the_other_one(stage, monkeypatch):
+    producer = stage.producer()
+    producer.start()
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "FORKS", [*module.FORKS, None])
+        for use in (lambda: producer.put(b"x"), producer.flush, producer.close):
+            with pytest.raises(PyKclError, match="forked"):
+                use()
+    producer.close()
+
+
+def test_a_producer_that_was_made_before_a_fork_starts_behind_it(stage, monkeypatch):
+    producer = stage.producer()
+    monkeypatch.setattr(module, "FORKS", [*module.FORKS, None])
+    with producer:
+        producer.put(b"x")
+    assert stage.seen() == {b"x": 1}
