@@ -173,7 +173,7 @@ def test_a_stream_that_is_named_is_asked_for_by_name_where_its_arn_is_refused():
     admin = StreamAdmin(client)
     arn = admin.summary("orders").arn
     assert [one.shard_id for one in admin.shards(arn)] == ["a"]
-    assert admin.put(arn, [NewRecord(b"a", "k")]) == [PutAnswer("a")]
+    assert admin.put(arn, [NewRecord(b"a", "k")]) == [PutAnswer("a", sequence_number="1")]
     assert [request.get("StreamARN", request.get("StreamName")) for _, request in client.requests] == [
         "orders",
         ARN,
