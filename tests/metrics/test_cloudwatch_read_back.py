@@ -165,7 +165,9 @@ def test_a_properties_file_brings_the_metrics_of_java(aws, tmp_path):
     from pykcl.compat.properties import load
 
     path = tmp_path / "app.properties"
-    path.write_text("applicationName=orders-app\nstreamName=orders\nworkerId=w1\nregionName=us-east-1\n")
+    path.write_text(
+        "applicationName=orders-app\nstreamName=orders\nworkerId=w1\nregionName=us-east-1\nretrievalMode=POLLING\n"
+    )
     config = load(path)
 
     class Orders(RecordProcessor):
