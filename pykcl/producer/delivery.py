@@ -180,14 +180,20 @@ class Delivery:
     def _is_own_thread(self) -> bool:
         return any(self._runtime.is_current(task) for task in self._tasks)
 
+    def refuse_own_thread(self) -> None:
+        """Raise PyKclError in a thread of the producer, which would wait for itself."""
+        with self._lock:
+            is_own = self._is_own_thread()
+        if is_own:
+            raise PyKclError(
+                "flush() and close() were called in a callback of a future, for which the records would wait. "
+                "Do: call them in a thread of the program."
+            )
+
     def flush(self, timeout: float | None) -> bool:
         """Wait for the outcome of all records put so far, and let none wait for others; return whether it has come."""
+        self.refuse_own_thread()
         with self._lock:
-            if self._is_own_thread():
-                raise PyKclError(
-                    "flush() and close() were called in a callback of a future, for which the records would wait. "
-                    "Do: call them in a thread of the program."
-                )
             if not self._pending.total():
                 return True
             self._records.urge(self._number)

@@ -214,6 +214,8 @@ class Producer:
         for records that were not delivered since the last flush, among them those that are given up now.
         """
         delivery = self._own_delivery() if self._delivery is not None else None
+        if delivery is not None:
+            delivery.refuse_own_thread()
         is_first, self._is_closed = not self._is_closed, True
         if delivery is None or not is_first:
             return
