@@ -251,11 +251,14 @@ class SignalEvent:
 def parallel_map(
     call: Callable[[Key], Result], keys: Iterable[Key], runtime: Runtime, *, max_threads: int, name: str
 ) -> dict[Key, Result]:
-    """Return `call(key)` by key, called in their order, at most `max_threads` at a time. name: prefix of the threads.
+    """Return `call(key)` by key, called and returned in their order, at most `max_threads` at a time.
+
+    name: prefix of the threads.
 
     Raises the first exception of a call; no further call is made then.
     """
-    waiting = list(keys)[::-1]
+    ordered = list(keys)
+    waiting = ordered[::-1]
     results: dict[Key, Result] = {}
     failures: list[Exception] = []
     lock = runtime.lock()
@@ -280,7 +283,7 @@ def parallel_map(
         task.join()
     if failures:
         raise failures[0]
-    return results
+    return {key: results[key] for key in ordered}
 
 
 def before_threads_end(call: Callable[[], None]) -> None:

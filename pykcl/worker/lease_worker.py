@@ -278,7 +278,9 @@ class LeaseWorker:
             # Cleared before the check of what it announces: a stop requested after that sets it again.
             scope.wake.clear()
             scope.check()
-            if scope.must_stop():
+            # 1) The lease is planned to be taken; 2) somebody ends it by hand; 3) the take lands, as it compares the
+            # counter only, or did before and is settled by reading the row. Nothing of it is to be read.
+            if scope.must_stop() or scope.mine.lease.is_ended:
                 return Signal.STOP
             try:
                 with context.meter.timed(catalog.BLOCK_ON_PARENT):

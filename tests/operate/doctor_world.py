@@ -14,6 +14,7 @@ from pykcl.cli.doctor import _regions_of_environment
 from pykcl.cli.local import local_environment
 from pykcl.config import Config
 from pykcl.local.errors import AwsError
+from pykcl.local.iterators import ReadSpan
 from pykcl.local.server import LocalAws
 from pykcl.model.checkpoint import AT_TRIM_HORIZON, Checkpoint
 from pykcl.model.lease import Lease, PykclMetadata
@@ -76,7 +77,10 @@ class World:
         }
         self.clients = OperatorClients()
         self.asked: dict = {"stream": STREAM, "failover": FAILOVER}
-        self.aws = LocalAws(now_millis=self.now_millis, state_seconds=state_seconds)
+        # A day without records takes 96 calls, always. Drawn spans could make it more than the doctor is willing to ask.
+        self.aws = LocalAws(
+            now_millis=self.now_millis, state_seconds=state_seconds, read_span=ReadSpan(900.0, 900.0)
+        )
         self._shards = shards
 
     def __enter__(self) -> World:

@@ -1,6 +1,7 @@
 """Lag of leases: read from Kinesis, reported by workers, and from CloudWatch."""
 
 import re
+import threading
 from datetime import UTC, datetime
 
 import pytest
@@ -22,6 +23,7 @@ from pykcl.operate.lag import (
     total_of,
 )
 from pykcl.operate.worker_status import WorkerReport
+from pykcl.runtime import SystemRuntime, parallel_map
 from pykcl.testing.memory.stream import MemoryStream
 
 
@@ -222,6 +224,17 @@ def test_no_more_shards_are_asked_at_once_than_it_says(clock):
     found = KinesisLag(Slow(), clock).lags([lease(number, "w1") for number in range(100)])
     assert len(found) == 100
     assert most[0] <= MAX_PARALLEL
+
+
+def test_shards_come_in_the_order_in_which_they_were_asked_for_whoever_answers_first():
+    """Of shards that wait for the same time, the doctor names the first."""
+    is_second_done = threading.Event()
+
+    def call(key):
+        assert is_second_done.wait(60.0) if key == 1 else is_second_done.set() is None
+        return key
+
+    assert [*parallel_map(call, [1, 2], SystemRuntime(), max_threads=2, name="lag")] == [1, 2]
 
 
 def test_the_total_is_the_worst_and_counts_who_is_late_or_unknown():

@@ -6,7 +6,15 @@ from pathlib import Path
 import pytest
 from botocore.exceptions import ReadTimeoutError
 
-from pykcl.events import CheckpointOverwritten, LeaseLost, LossReason
+from pykcl.events import (
+    CheckpointOverwritten,
+    FailureStarted,
+    LeaseLost,
+    LeaseReleased,
+    LeaseTaken,
+    LossReason,
+    ShardStarted,
+)
 from pykcl.testing.fleet import STREAM, TABLE
 from pykcl.testing.memory.dynamodb import Fault, denied
 
@@ -257,3 +265,28 @@ def test_what_is_overwritten_without_an_answer_before_a_refusal_is_reported(held
     fleet.wait_delivered(fleet.put(10, "later"))
     worker.stop()
     assert not fleet.happened(LeaseLost)
+
+
+@pytest.mark.parametrize("is_answered", [True, False])
+def test_a_lease_that_was_ended_by_hand_while_it_was_taken_is_released_unread(new_fleet, is_answered):
+    """Simulation 47810107159: the shard was opened at SHARD_END, which Kinesis refuses, for ever."""
+    fleet = new_fleet(shards=1)
+    fleet.put(5)
+
+    def end_it(operation, params):
+        if operation != "UpdateItem" or fleet.happened(LeaseTaken) or fleet.rows()[SHARD].is_ended:
+            return None
+        if is_answered:
+            _edit(fleet, "SHARD_END")
+            return None
+        fleet.simulation.spawn("operator", "operator", lambda: _edit(fleet, "SHARD_END"))
+        return _lost()
+
+    fleet.dynamodb.fault = end_it
+    fleet.start("w1")
+    fleet.wait(lambda: fleet.happened(LeaseReleased), 30.0, "the release")
+    fleet.simulation.sleep(30.0)
+    assert (fleet.rows()[SHARD].owner, fleet.rows()[SHARD].is_ended) == (None, True)
+    assert len(fleet.happened(LeaseTaken)) == 1
+    assert not fleet.happened(ShardStarted)
+    assert not fleet.happened(FailureStarted)

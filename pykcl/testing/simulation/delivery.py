@@ -50,7 +50,8 @@ def checkpoint_position(item: Mapping[str, Any]) -> Position:
 class ShardRecords:
     """Records of one shard in order of their positions. before: put before the start, and owed to nobody.
 
-    skipped: those that an operator skipped, who moved the checkpoint: owed to nobody, too.
+    skipped: those that an operator skipped, who moved the checkpoint: owed to nobody, too. is_given_up: to its end, so
+    that whatever is put from then on is skipped as well.
     """
 
     def __init__(self) -> None:
@@ -63,6 +64,7 @@ class ShardRecords:
         self._arrivals: list[int] = []
         self._dropped: dict[int, int] = {}
         self.is_trimmed = False
+        self.is_given_up = False
         self._settled = 0
 
     def add(self, position: Position, arrived_at: int) -> None:
@@ -98,17 +100,21 @@ class ShardRecords:
 
     def skip(self, position: Position) -> None:
         """An operator moved the checkpoint here: what nobody had up to it is owed no more."""
+        self.is_given_up = position == END
         upto = self.put[: bisect_right(self.put, position)]
         self.skipped.update(unread for unread in upto if not self._is_settled(unread))
 
     def first_owed(self) -> Position | None:
         """The first record that was neither delivered nor trimmed nor skipped."""
+        if self.is_given_up:
+            return None
         while self._settled < len(self.put) and self._is_settled(self.put[self._settled]):
             self._settled += 1
         return self.put[self._settled] if self._settled < len(self.put) else None
 
     def owed(self) -> int:
-        self.first_owed()
+        if self.first_owed() is None:
+            return 0
         return sum(not self._is_settled(position) for position in self.put[self._settled :])
 
     def after(self, position: Position) -> list[Position]:

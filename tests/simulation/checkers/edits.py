@@ -29,12 +29,17 @@ _REPORTED_WITHIN = 3.0
 
 @dataclass(frozen=True, slots=True)
 class _Edit:
-    """own: the row as its owner knows it. at: epoch milliseconds. step: by how much the counter was moved."""
+    """own: the row as its owner knows it. at: epoch milliseconds. step: by how much the counter was moved.
+
+    is_undo: it puts back what the last write replaced. 1) A checkpoint is written, its answer is lost; 2) the one before
+    is put back; 3) the owner tries again, and finds the row as an earlier heartbeat of its own would have left it.
+    """
 
     own: Item
     edited: Item
     at: int
     step: int
+    is_undo: bool
 
 
 class EditedCheckpoints:
@@ -70,6 +75,8 @@ class EditedCheckpoints:
         self._begins_at: dict[str, Position] = {}
         # By key, the host whose write has begun an ownership, until that starts.
         self._beginning: dict[str, str] = {}
+        # The checkpoint of each row before it was last written.
+        self._replaced: dict[str, Position | None] = {}
         self._unreported: dict[tuple[str, str], float] = {}
         self._reported: set[tuple[str, str, Position]] = set()
 
@@ -81,7 +88,8 @@ class EditedCheckpoints:
     def edit(self, key: str, own: Item, edited: Item) -> None:
         """Note that the row of a lease has just been edited."""
         step = int(edited["leaseCounter"]["N"]) - int(own["leaseCounter"]["N"])
-        self._pending[key] = _Edit(own, edited, self._kinesis_millis(), step)
+        is_undo = checkpoint_position(edited) == self._replaced.get(key)
+        self._pending[key] = _Edit(own, edited, self._kinesis_millis(), step, is_undo)
         self._known[key].add(checkpoint_position(edited))
         self._reported = {mark for mark in self._reported if mark[1] != key}
 
@@ -126,6 +134,7 @@ class EditedCheckpoints:
         kind = kind_of_write(change.operation, change.params)
         if kind in _BEGINS:
             self._beginning[key] = change.author
+        self._replaced[key] = None if before is None else checkpoint_position(before)
         edit = self._pending.get(key)
         if edit is None or before is None or _checkpoint_of(before) != _checkpoint_of(edit.edited):
             return self._by_position(change)
@@ -136,6 +145,9 @@ class EditedCheckpoints:
             # About the shard, or the beginning of a hand-off: the owner goes on.
             return change
         begins = kind in _BEGINS or self._worker_ids.get(change.author) != worker_on(before)
+        # 1) A take lands; 2) the lease is ended by hand; 3) its taker finds that it took an ended one, and lets it go.
+        is_beginning = self._beginning.get(key) == change.author
+        begins = begins or (is_beginning and END == checkpoint_position(after) == checkpoint_position(before))
         # In a fleet of KCL 3.x a worker that stops also releases what its name is on, and what it does not hold.
         is_left = edit.step > 0 and _checkpoint_of(before) == _checkpoint_of(after)
         if kind == "assign" or (is_left and not begins):
@@ -168,7 +180,8 @@ class EditedCheckpoints:
         # Whoever is dead, or has given the lease up, does not hear of a write that arrives late.
         # And a write that was sent over the edit may be reported before it arrives.
         is_reported = (change.author, key, found) in self._reported
-        if checkpoint_position(after) != found and not is_reported and self._believes(change.author, key):
+        is_silent = is_reported or edit.is_undo or checkpoint_position(after) == found
+        if not is_silent and self._believes(change.author, key):
             self._unreported[change.author, key] = self._now()
         del self._pending[key]
 

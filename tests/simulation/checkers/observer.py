@@ -65,6 +65,7 @@ class Observer:
         self.read, self.took, self.joined = {}, {}, {}
         self._failed_writes: dict[tuple[str, str], float] = {}
         self._by_user = by_user
+        self._rows, self._worker_ids = rows, worker_ids
         rules = self.rules(options, failover)
         if by_user:
             # A processor of a user may checkpoint after each record.
@@ -159,6 +160,8 @@ class Observer:
         self.ownership.row_changed(change)
         if change.after and change.after.get("checkpoint", {}).get("S") == "SHARD_END":
             self.lives.ended_in_row(change.author, change.key)
+        if change.after is None and change.author not in self._worker_ids:
+            self.losses.deleted_by_java(change.key, self._rows())
 
     def heard(self, host: str, event: Event) -> None:
         self.fleet.heard(host, event)

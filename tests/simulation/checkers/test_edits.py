@@ -144,6 +144,31 @@ def test_a_taker_that_reads_the_row_because_no_answer_came_may_begin_at_the_edit
     assert bool(table.edits.pending) is starts_before
 
 
+@pytest.mark.parametrize(("place", "guarantee"), [("1", None), ("TRIM_HORIZON", Guarantee.NO_FALSE_ALARM)])
+def test_what_the_last_write_replaced_may_be_put_back_without_a_report(table, place, guarantee):
+    """Seed 47810107111: its answer was lost, so the next attempt found what a heartbeat before it would have left."""
+    table.row = row("1", 6)
+    table.write("2")
+    table.edit(place)
+    table.write("2")
+    NOW[0] += 5
+    table.edits.poll()
+    assert table.broken is guarantee
+
+
+@pytest.mark.parametrize("starts_before", [False, True])
+def test_a_taker_lets_a_lease_go_that_was_ended_before_it_started(table, starts_before):
+    """Seed 47810107159: what comes into the shard after that is skipped as well."""
+    table.take("2")
+    if starts_before:
+        table.edits.start_of("w2", "parent", (2, 0))
+    table.edit("SHARD_END", step=1)
+    table.row["leaseOwner"] = {"S": "w2"}
+    table.write("SHARD_END", author="w2")
+    table.log.shard("parent").add((5, 0), 5000)
+    assert table.log.owed() == ({"parent": 3} if starts_before else {})
+
+
 def test_an_owner_that_lost_the_lease_before_it_was_answered_owes_no_report(table):
     """Seed 35536264103: its release was applied, the answer was lost, and another process of its name took the lease."""
     table.edit("4")

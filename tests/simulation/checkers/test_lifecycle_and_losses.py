@@ -5,7 +5,7 @@ from contextlib import suppress
 import pytest
 
 from pykcl.errors import TemporaryError
-from pykcl.events import BatchSkipped, DataLost
+from pykcl.events import BatchSkipped, DataLost, UnreadShardLost
 from pykcl.model.record import Record
 from pykcl.processor import Batch
 from pykcl.testing.simulation import Guarantee
@@ -333,6 +333,17 @@ def test_nobody_reports_what_went_before_anybody_had_read(delivery, gaps):
 def test_an_alarm_is_false_while_the_record_of_the_checkpoint_is_retained(gaps, at, fine):
     gaps.horizon[0] = 3
     gaps.heard("w1", _lost(at))
+    assert broken_by(gaps.violations) is (None if fine else Guarantee.LOSS_REPORTED)
+
+
+@pytest.mark.parametrize(("rows", "fine"), [({}, True), ({"child": {}}, False)])
+def test_a_shard_whose_row_java_deleted_before_its_child_had_one_passes_for_unread(gaps, rows, fine):
+    gaps.record_log.parents["child"] = ("parent",)
+    gaps.record_log.delivered("parent", [(1, 0)])
+    gaps._is_gone = lambda key: True
+    gaps.deleted_by_java("parent", rows)
+    known = {"first_key": None, "last_key": None, "before": (), "after": ("child",)}
+    gaps.heard("w1", UnreadShardLost(shard="parent", checkpoint="TRIM_HORIZON", resumed_at=None, **known))
     assert broken_by(gaps.violations) is (None if fine else Guarantee.LOSS_REPORTED)
 
 
