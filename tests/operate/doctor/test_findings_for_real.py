@@ -324,8 +324,9 @@ def _(world):
     world.put(world.lease(0, place))
 
 
-# Both have waited for the same time, so either may be named first.
-@makes("shards-without-lease", "002, 003 cannot be read yet, without a lease: 00")
+@makes(
+    "shards-without-lease", "002, 003 cannot be read yet, without a lease: 002 waits for the end of shardId-"
+)
 def _(world):
     world.aws.kinesis.split(STREAM, shard(0))
     world.later += 60.0
