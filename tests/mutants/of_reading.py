@@ -156,7 +156,7 @@ def half_done_record_skipped(patch: Patch) -> None:
 
         return whole_records
 
-    patch.replace(ShardReader, "__init__", make)
+    patch.replace(ReadingPlace, "__init__", make)
 
 
 def loss_not_reported(patch: Patch) -> None:
