@@ -393,7 +393,7 @@ class HeldLease:
         return row.with_(checkpoint=self.lease.checkpoint)
 
     def _report_overwritten(self, found: str) -> None:
-        ours = str(self.lease.checkpoint)
+        ours = str(max((self.lease.checkpoint, *self._unanswered)))
         self._events.emit(CheckpointOverwritten(shard=self.key, checkpoint=ours, found=found))
 
     def _loss_by(self, write: LeaseWrite, row: object) -> Loss:

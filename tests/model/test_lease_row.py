@@ -596,6 +596,17 @@ def test_an_end_that_others_wrote_is_refused_whatever_the_counter(kind, step):
     assert not write.restating(there).after.is_ended
 
 
+@pytest.mark.parametrize("kind", ["renew", "checkpoint", "release"])
+def test_what_is_put_back_is_the_furthest_checkpoint_that_the_row_may_have_had_from_this_writer(kind):
+    """1) A checkpoint lands, its answer is lost; 2) somebody changes it alone; 3) a heartbeat puts back its writer's."""
+    checkpointed = lease_writes.checkpoint(HELD, Checkpoint("30"))
+    write = after_no_answer_to(checkpointed, WRITES[kind])
+    there = checkpointed.after.with_(checkpoint=AT_9)
+    assert resolve_conflict(write, there) == "restate"
+    assert write.restating(there).after.checkpoint == Checkpoint("30")
+    assert write.restating().after.checkpoint == Checkpoint("30")
+
+
 def test_the_row_of_another_process_or_owner_is_left_to_it_wherever_its_checkpoint_is():
     mine = HELD.with_(metadata=PykclMetadata(process_token="a"))
     renewal = lease_writes.renew(mine)

@@ -267,6 +267,33 @@ def test_what_is_overwritten_without_an_answer_before_a_refusal_is_reported(held
     assert not fleet.happened(LeaseLost)
 
 
+def test_what_is_put_back_is_a_checkpoint_that_landed_without_an_answer(held):
+    """Simulation 106400973127: the next attempt was refused, and a heartbeat put back the checkpoint before."""
+    fleet, worker, ours = held
+    landed = []
+
+    def lose_answers(operation, params):
+        written = (
+            params["ExpressionAttributeValues"].get(":checkpoint") if operation == "UpdateItem" else None
+        )
+        if not landed and written is not None:
+            landed.append(written["S"])
+            return _lost()
+        if len(landed) == 1 and operation == "UpdateItem":
+            landed.append(ours)
+            _edit(fleet, "TRIM_HORIZON")
+            return _denied()
+        return None
+
+    fleet.dynamodb.fault = lose_answers
+    fleet.put(3, "later")
+    fleet.wait(lambda: fleet.happened(CheckpointOverwritten), 30.0, "the report")
+    assert fleet.happened(CheckpointOverwritten)[0].checkpoint == f"{landed[0]}:0"
+    assert fleet.items()[SHARD]["checkpoint"]["S"] == landed[0]
+    worker.stop()
+    assert not fleet.happened(LeaseLost)
+
+
 @pytest.mark.parametrize("is_answered", [True, False])
 def test_a_lease_that_was_ended_by_hand_while_it_was_taken_is_released_unread(new_fleet, is_answered):
     """Simulation 47810107159: the shard was opened at SHARD_END, which Kinesis refuses, for ever."""
