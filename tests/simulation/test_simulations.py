@@ -91,6 +91,8 @@ def test_a_window_that_is_closed_too_early_is_caught(monkeypatch):
 def _must_be_kept(seed, **kinds):
     outcome = run_simulation(seed, **kinds)
     if outcome.broken is not None:
+        # Said by the command, too: without a word about them some seeds have one of these.
+        kinds = {"policies": False, "native": False, "acks": False, **kinds}
         failure = failure_line(Job(seed, **kinds), outcome.summary)
         pytest.fail("\n".join([failure, *outcome.last_lines]), pytrace=False)
 

@@ -128,6 +128,7 @@ class CheckedWorld(World):
             believes=self.beliefs.believes,
         )
         self.observer.losses.is_at_latest = self.edits.is_at_latest
+        self.observer.losses.never_saw = self.deleted_rows.never_saw
         self.delivery.start_of = self.edits.start_of
         self.observer.ownership.on_taken = lambda host, key: self._streams[host].starts_anew(key)
 

@@ -150,6 +150,10 @@ class EditedCheckpoints:
         begins = begins or (is_beginning and END == checkpoint_position(after) == checkpoint_position(before))
         # In a fleet of KCL 3.x a worker that stops also releases what its name is on, and what it does not hold.
         is_left = edit.step > 0 and _checkpoint_of(before) == _checkpoint_of(after)
+        if kind == "renew" and is_left and edit.step == 1 and not begins:
+            # 1) The owner sends that very checkpoint, and no answer comes; 2) its heartbeat finds it, one counter further.
+            self._is_its_own(key, edit)
+            return self._by_position(change)
         if kind == "assign" or (is_left and not begins):
             # Nobody begins yet. Whoever comes to do so notes the time of LATEST.
             return change
@@ -210,21 +214,22 @@ class EditedCheckpoints:
             fine = position_in(event.found) in self._known[event.shard]
             self._violations.expect(fine, Guarantee.NO_FALSE_ALARM, f"{host}: {event}")
         elif isinstance(event, Checkpointed):
-            self._is_its_own(event)
+            edit = self._pending.get(event.shard)
+            if edit is not None and position_in(event.checkpoint) == checkpoint_position(edit.edited):
+                self._is_its_own(event.shard, edit)
         elif isinstance(event, LeaseLost):
             # 1) The answer to the write is lost; 2) somebody takes the lease: nobody knows that the write was applied.
             self._unreported.pop((host, event.shard), None)
             fine = event.reason is not LossReason.CHECKPOINT_CHANGED or event.shard in self._known
             self._violations.expect(fine, Guarantee.NO_FALSE_ALARM, f"{host}: {event}")
 
-    def _is_its_own(self, event: Checkpointed) -> None:
-        """Drop an edit that is, by chance, the very write that its owner was about to send."""
-        edit, at = self._pending.get(event.shard), position_in(event.checkpoint)
-        if edit is not None and at == checkpoint_position(edit.edited):
-            owed = self._record_log.shard(event.shard).first_owed()
-            passed = owed is not None and owed <= at
-            self._violations.expect(not passed, Guarantee.CHECKPOINT_AFTER_DELIVERY, f"{event} passes {owed}")
-            del self._pending[event.shard]
+    def _is_its_own(self, key: str, edit: _Edit) -> None:
+        """Drop an edit that is, by chance, the very write that its owner has sent or was about to send."""
+        owed, at = self._record_log.shard(key).first_owed(), checkpoint_position(edit.edited)
+        passed = owed is not None and owed <= at
+        what = f"the owner of {key} goes on at {at}, and {owed} is owed"
+        self._violations.expect(not passed, Guarantee.CHECKPOINT_AFTER_DELIVERY, what)
+        del self._pending[key]
 
     def forget(self, host: str) -> None:
         """Expect no reports of a dead host."""

@@ -25,7 +25,8 @@ class LossChecker:
 
     reads_ahead: workers gather records over several reads, and so may report a gap before they deliver what lies before
     it. A report then stands until a gap is seen. is_at_latest: whether LATEST stands for a position of a shard. Whoever
-    begins there knows a time, and no record that could be gone.
+    begins there knows a time, and no record that could be gone. never_saw: whether a host never saw the row of a shard,
+    which an operator deleted.
     """
 
     def __init__(
@@ -37,6 +38,7 @@ class LossChecker:
         self.is_at_latest: Callable[[str, Position], bool] = lambda shard_id, position: False
         self._lacking: set[tuple[str, str]] = set()
         self._without_trace: set[str] = set()
+        self.never_saw: Callable[[str, str], bool] = lambda host, key: False
 
     def deleted_by_java(self, key: str, rows: Mapping[str, Item]) -> None:
         """Note that a Java worker has just deleted a row. rows: those that are left.
@@ -52,7 +54,8 @@ class LossChecker:
         true = self._is_gone(event.shard) or self._is_lost(event.shard, event.checkpoint)
         if isinstance(event, UnreadShardLost):
             is_read = bool(self._record_log.shard(event.shard).delivered)
-            true = self._is_gone(event.shard) and not (is_read and event.shard not in self._without_trace)
+            is_traced = event.shard not in self._without_trace and not self.never_saw(host, event.shard)
+            true = self._is_gone(event.shard) and not (is_read and is_traced)
         self._expect(true, f"{host} gives a false alarm about {event.shard} at {event.checkpoint}")
 
     def _is_lost(self, shard_id: str, checkpoint: str) -> bool:
@@ -142,6 +145,10 @@ class DeletedRows:
         """Note that the operator who deleted the row has put it back."""
         self._deleted.pop(key, None)
 
+    def never_saw(self, host: str, key: str) -> bool:
+        """Return whether the row is missing, and the host has come since."""
+        return key in self._deleted and self._joined.get(host, float("-inf")) >= self._deleted[key][1]
+
     @property
     def missing(self) -> dict[str, str | None]:
         """Keys of the rows that nobody has put back, with the owner of each."""
@@ -151,10 +158,10 @@ class DeletedRows:
         """Also a row that is there again."""
         if change.before is not None or change.after is None or change.key not in self._deleted:
             return
-        row, at = self._deleted.pop(change.key)
+        never_saw_it = self.never_saw(change.author, change.key)
+        row, _ = self._deleted.pop(change.key)
         read = checkpoint_position(row)
         is_at_the_start = checkpoint_position(change.after) < FIRST
-        never_saw_it = self._joined.get(change.author, float("-inf")) >= at
         if is_at_the_start and never_saw_it:
             lost = self._must_be_reported.get(change.key, set())
             lost.difference_update({position for position in lost if position > read})

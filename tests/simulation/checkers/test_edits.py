@@ -156,6 +156,18 @@ def test_what_the_last_write_replaced_may_be_put_back_without_a_report(table, pl
     assert table.broken is guarantee
 
 
+@pytest.mark.parametrize(("place", "guarantee"), [("3", Guarantee.CHECKPOINT_AFTER_DELIVERY), ("2", None)])
+def test_a_heartbeat_that_finds_what_its_sender_had_sent_without_an_answer_goes_on_there(
+    table, place, guarantee
+):
+    """Seed 108626500066: nobody can distinguish it from what an operator writes at that moment, with the counter."""
+    table.row = row("1", 6)
+    table.edit(place, step=1)
+    table.write(place)
+    assert not table.edits.pending
+    assert table.broken is guarantee
+
+
 @pytest.mark.parametrize("starts_before", [False, True])
 def test_a_taker_lets_a_lease_go_that_was_ended_before_it_started(table, starts_before):
     """Seed 47810107159: what comes into the shard after that is skipped as well."""

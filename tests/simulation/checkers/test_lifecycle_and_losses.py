@@ -14,8 +14,8 @@ from pykcl.testing.simulation.guarantees import Violations
 from pykcl.testing.simulation.processors import Skips, claiming
 from tests.simulation.checkers.duplicates import DuplicateChecker
 from tests.simulation.checkers.lifecycle import REPORTED_WITHIN, LifecycleChecker
-from tests.simulation.checkers.losses import LossChecker
-from tests.simulation.checking import broken_by, delivery_checker, given
+from tests.simulation.checkers.losses import DeletedRows, LossChecker
+from tests.simulation.checking import broken_by, delivery_checker, given, row
 
 
 @pytest.fixture
@@ -124,6 +124,9 @@ def gaps(delivery):
     delivery.on_skipped = checker.batch_is_over
     checker.horizon, checker.violations, checker.record_log = horizon, delivery.violations, record_log
     return checker
+
+
+KNOWN = {"first_key": None, "last_key": None, "before": (), "after": ("child",)}
 
 
 def _lost(at="1:0"):
@@ -342,8 +345,18 @@ def test_a_shard_whose_row_java_deleted_before_its_child_had_one_passes_for_unre
     gaps.record_log.delivered("parent", [(1, 0)])
     gaps._is_gone = lambda key: True
     gaps.deleted_by_java("parent", rows)
-    known = {"first_key": None, "last_key": None, "before": (), "after": ("child",)}
-    gaps.heard("w1", UnreadShardLost(shard="parent", checkpoint="TRIM_HORIZON", resumed_at=None, **known))
+    gaps.heard("w1", UnreadShardLost(shard="parent", checkpoint="TRIM_HORIZON", resumed_at=None, **KNOWN))
+    assert broken_by(gaps.violations) is (None if fine else Guarantee.LOSS_REPORTED)
+
+
+@pytest.mark.parametrize(("joined", "fine"), [(5.0, True), (1.0, False)])
+def test_a_shard_whose_row_an_operator_deleted_passes_for_unread_with_who_came_later(gaps, joined, fine):
+    """Seed 108626500065: nobody who knew the row put it back before the shard was gone."""
+    deleted = DeletedRows({}, now=lambda: 3.0, joined={"w1": joined})
+    deleted.deleted("parent", row("1", 7))
+    gaps.record_log.delivered("parent", [(1, 0)])
+    gaps._is_gone, gaps.never_saw = lambda key: True, deleted.never_saw
+    gaps.heard("w1", UnreadShardLost(shard="parent", checkpoint="TRIM_HORIZON", resumed_at=None, **KNOWN))
     assert broken_by(gaps.violations) is (None if fine else Guarantee.LOSS_REPORTED)
 
 
