@@ -317,7 +317,7 @@ def unread_shards(
     or the fleet is stopped; 3) retention takes the children; 4) their children get leases, as the oldest shards that
     are listed. Whoever reads a shard makes the leases of its children before its row is deleted. So a parent without
     row and shard, whose child has no lease either, was not read, unless the application began after it: then there is
-    no row of a shard before it. Only of Java it is untrue: a shard that is dropped while Java reads it tells of no
+    no row of a shard before it. Only of Java it is untrue: a shard that is dropped while Java reads it names no
     children, and Java ends its row without theirs, and deletes it. The arguments are as in `create_new_leases`.
     """
     missing: dict[str, list[Lease]] = {}

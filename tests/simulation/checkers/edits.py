@@ -149,7 +149,8 @@ class EditedCheckpoints:
         is_beginning = self._beginning.get(key) == change.author
         begins = begins or (is_beginning and END == checkpoint_position(after) == checkpoint_position(before))
         # In a fleet of KCL 3.x a worker that stops also releases what its name is on, and what it does not hold.
-        is_left = edit.step > 0 and _checkpoint_of(before) == _checkpoint_of(after)
+        is_not_held = edit.step > 0 or (kind == "release" and not self._believes(change.author, key))
+        is_left = is_not_held and _checkpoint_of(before) == _checkpoint_of(after)
         if kind == "renew" and is_left and edit.step == 1 and not begins:
             # 1) The owner sends that very checkpoint, and no answer comes; 2) its heartbeat finds it, one counter further.
             self._is_its_own(key, edit)

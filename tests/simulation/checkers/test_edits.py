@@ -14,6 +14,7 @@ from tests.simulation.checking import broken_by, row
 NOW = [1000.0]
 BEAT = {"UpdateExpression": "SET leaseCounter = :leaseCounter"}
 ASSIGN = {"UpdateExpression": "SET leaseOwner = :leaseOwner ADD leaseCounter :one"}
+RELEASE = {"UpdateExpression": "SET leaseCounter = :leaseCounter REMOVE leaseOwner"}
 TAKE = {"ExpressionAttributeValues": {":leaseOwner": {"S": "w2"}}}
 
 
@@ -161,7 +162,7 @@ def test_a_heartbeat_that_finds_what_its_sender_had_sent_without_an_answer_goes_
     table, place, guarantee
 ):
     """Seed 108626500066: nobody can distinguish it from what an operator writes at that moment, with the counter."""
-    table.row = row("1", 6)
+    table.row = row("1", 7)
     table.edit(place, step=1)
     table.write(place)
     assert not table.edits.pending
@@ -250,6 +251,19 @@ def test_nobody_begins_while_a_lease_is_released_by_who_lost_it_or_a_leader_name
     assert "parent" in table.edits.pending
     table.write("LATEST", TAKE, "w2", leaseOwner={"S": "w2"}, pykcl=_noted(3500))
     assert (table.broken, table.log.owed(), table.edits.pending) == (None, {"parent": 1}, set())
+
+
+@pytest.mark.parametrize(
+    ("believes", "guarantee"), [(False, None), (True, Guarantee.CHECKPOINT_AFTER_DELIVERY)]
+)
+def test_who_has_lost_a_lease_and_takes_its_name_off_says_nothing_of_the_checkpoint(
+    table, believes, guarantee
+):
+    """Seed 202158866278: in a fleet of KCL 3.x, by the row that its last scan showed."""
+    table.edit("4")
+    table.believes = believes
+    table.write("4", RELEASE)
+    assert table.broken is guarantee
 
 
 def test_latest_that_is_taken_for_the_first_start_of_the_application(table):
