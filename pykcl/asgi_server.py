@@ -9,8 +9,9 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Awaitable, Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Any
+from weakref import WeakSet
 
 from hypercorn.app_wrappers import ASGIWrapper
 from hypercorn.asyncio.tcp_server import TCPServer
@@ -36,6 +37,9 @@ class _StreamBuffer(h2.StreamBuffer):
 
 
 h2.StreamBuffer = _StreamBuffer  # type: ignore[misc]
+
+_ROUNDS_TO_ACCEPT = 5
+"""Rounds of the event loop that a connection takes, once it has come, until its task is under way."""
 
 
 class _Connection(TCPServer):
@@ -70,12 +74,14 @@ async def serve(
     context, loop = WorkerContext(None), asyncio.get_running_loop()
     wrapped = ASGIWrapper(app)
     under_way: set[asyncio.Task[Any]] = set()
+    transports: WeakSet[asyncio.WriteTransport] = WeakSet()
 
     async def converse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
         under_way.add(task)
         task.add_done_callback(under_way.discard)
+        transports.add(writer.transport)
         with around(writer.transport):
             await _Connection(wrapped, loop, config, context, {}, reader, writer)
 
@@ -83,10 +89,20 @@ async def serve(
     try:
         await until()
     finally:
+        # A closed server loses a connection that it has just accepted, and leaves its socket open.
+        with suppress(NotImplementedError):
+            loop.remove_reader(listener)
+        for _ in range(_ROUNDS_TO_ACCEPT):
+            await asyncio.sleep(0)
         server.close()
         await context.terminated.set()
+        late: set[asyncio.Task[Any]] = set()
         if under_way:
             _, late = await asyncio.wait(under_way, timeout=config.graceful_timeout)
-            for task in late:
-                task.cancel()
-            await asyncio.gather(*late, return_exceptions=True)
+        # One whose client does not read would never end, as hypercorn waits until all is sent.
+        for transport in transports:
+            transport.abort()
+        for task in late:
+            task.cancel()
+        await asyncio.gather(*late, return_exceptions=True)
+        await asyncio.sleep(0)
