@@ -327,6 +327,8 @@ class Accumulator:
             if now - self._setup_fails_since >= self._options.setup_patience:
                 users = [user for parcel in request for user in parcel.users]
                 return [*self.fail(users, error), *self._apply_map(now)]
+        else:
+            self._setup_fails_since = None
         for queue in {parcel.queue: None for parcel in request}:
             _back_off(queue, now, random)
         return [*self._send_again(request, now), *self._apply_map(now)]

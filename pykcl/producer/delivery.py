@@ -389,13 +389,10 @@ class Delivery:
             return
         failed: list[tuple[NewRecord, PyKclError]] = []
         for pending, outcome in outcomes:
-            future: Future[PutResult] = pending.ticket.future
-            if isinstance(outcome, PutResult):
-                future.set_result(outcome)
-            else:
+            if not isinstance(outcome, PutResult):
                 failed.append((pending.record, outcome))
                 self._call_on_failure(pending.record, outcome)
-                future.set_exception(outcome)
+            _resolve(pending.ticket.future, outcome)
         if failed:
             error = str(failed[0][1])
             self._events.emit(RecordsNotDelivered(stream=self._stream.name, records=len(failed), error=error))
@@ -431,8 +428,19 @@ class Delivery:
             return
         try:
             self._on_failure(record, error)
-        except Exception as raised:  # noqa: BLE001 - the application's own code
+        except (Exception, SystemExit) as raised:  # noqa: BLE001 - the application's own code
             log.error("on_failure raised error=%s", type(raised).__name__)
+
+
+def _resolve(future: Future[PutResult], outcome: PutResult | PyKclError) -> None:
+    try:
+        if isinstance(outcome, PutResult):
+            future.set_result(outcome)
+        else:
+            future.set_exception(outcome)
+    except SystemExit:
+        # Of all else that a callback raises the future itself keeps the thread free.
+        log.error("a callback of a future raised error=SystemExit")
 
 
 def _closed(record: PendingRecord, perhaps_put: bool) -> NotDelivered:

@@ -344,6 +344,21 @@ def test_missing_permission_that_comes_in_time_fails_nothing(rig, clock):
     assert (result.attempts > 1, result.perhaps_twice) == (True, False)
 
 
+def test_the_patience_with_a_missing_permission_begins_anew_after_another_failure(rig, clock):
+    one = rig()
+
+    def trouble(_):
+        if SETUP_PATIENCE / 2 < clock.seconds < 2 * SETUP_PATIENCE:
+            raise TemporaryError("no answer")
+        if clock.seconds < 2.5 * SETUP_PATIENCE:
+            raise SetupError("not permitted")
+
+    one.trouble = trouble
+    one.add(b"a")
+    one.run()
+    assert one.results()[0].perhaps_twice
+
+
 def test_a_record_whose_time_runs_out_fails_and_says_whether_it_may_be_in(rig, clock):
     one = rig(ttl=3.0)
 

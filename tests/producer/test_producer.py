@@ -1,6 +1,8 @@
 """Producer: what its futures say is true, whatever happens to the stream, and close reports the rest. In simulated time."""
 
+import sys
 from collections import Counter
+from contextlib import suppress
 
 import pytest
 
@@ -308,6 +310,25 @@ def test_a_client_that_raises_anything_loses_nothing(stage):
     with stage.producer() as producer:
         future = producer.put(b"a")
     assert future.result(0).attempts == 3
+
+
+@pytest.mark.parametrize("trouble", [None, SetupError("kinesis:PutRecords is missing")])
+def test_a_callback_that_wants_to_end_the_program_keeps_nobody_waiting(stage, trouble):
+    def refused(_):
+        if trouble is not None:
+            raise trouble
+
+    def leave(*_):
+        sys.exit(1)
+
+    stage.trouble = refused
+    producer = stage.producer(on_failure=leave)
+    producer.start()
+    producer.put(b"a").add_done_callback(leave)
+    with suppress(PutFailed):
+        producer.flush(timeout=60)
+    assert producer.pending == 0
+    producer.close()
 
 
 def test_a_bug_in_a_thread_of_the_producer_is_reported_for_every_record(stage, monkeypatch):
