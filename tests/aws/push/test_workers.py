@@ -33,10 +33,10 @@ def test_every_record_is_pushed_in_order_through_a_split_and_a_merge(kinesis, wo
     kinesis.throttle("GetRecords")
     kinesis.put("orders", *range(500))
     running = worker(nothing, "orders", retrieval="fanout")
-    running.wait_delivered()
+    running.wait_delivered(LONG)
     kinesis.split("orders")
     kinesis.put("orders", *range(500, 800))
-    running.wait_delivered()
+    running.wait_delivered(LONG)
     kinesis.merge("orders")
     kinesis.put("orders", *range(800, 1000), aggregated=True)
     result = running.wait_checkpointed()
@@ -99,7 +99,7 @@ def test_a_processor_that_works_for_long_holds_no_more_than_the_limit_and_reads_
     assert min(free) < limit - 500_000, "what nobody has read counts"
     assert free[-1] > limit - 4096, "and is given back"
     may_return.set()
-    result = running.wait_delivered()
+    result = running.wait_delivered(LONG)
     running.stop()
     assert_at_least_once(result)
     assert_in_order(result)
@@ -121,7 +121,7 @@ def test_a_hundred_shards_take_two_connections_and_two_threads_more_than_polling
     for retrieval in ("polling", "fanout"):
         running = worker(nothing, "orders", retrieval=retrieval)
         kinesis.put("orders", *range(2000))
-        running.wait_delivered()
+        running.wait_delivered(10 * LONG)
         deadline, pause = SystemRuntime().monotonic() + LONG, threading.Event()
         while not all(lease.has_answered for lease in running.worker.status().leases):
             assert SystemRuntime().monotonic() < deadline
@@ -139,7 +139,7 @@ def test_the_transport_is_chosen_by_an_option(kinesis, worker, transport, thread
     kinesis.create_stream("orders", 2)
     kinesis.put("orders", *range(20))
     running = worker(nothing, "orders", retrieval="fanout", fanout_transport=transport)
-    running.wait_delivered()
+    running.wait_delivered(LONG)
     assert sum(one.name.startswith("pykcl-push") for one in threading.enumerate()) == threads
 
 
@@ -149,7 +149,7 @@ def test_a_worker_without_the_extra_is_refused_http2_and_reads_over_http1(kinesi
     kinesis.put("orders", *range(20))
     with pytest.raises(ConfigError, match=r"fanout_transport='h2' .* pip install 'pykcl\[fanout\]'"):
         worker(nothing, "orders", retrieval="fanout", fanout_transport="h2")
-    worker(nothing, "orders", retrieval="fanout").wait_delivered()
+    worker(nothing, "orders", retrieval="fanout").wait_delivered(LONG)
 
 
 @pytest.fixture
@@ -181,11 +181,11 @@ def test_a_subscription_that_breaks_in_an_event_is_followed_by_one_after_the_las
     kinesis.aws.kinesis.subscription_seconds = 2.0
     kinesis.put("orders", *range(20))
     running = worker(nothing, "orders", retrieval="fanout", fanout_transport=transport)
-    running.wait_delivered()
+    running.wait_delivered(LONG)
     kinesis.fault(FaultRule(kind, operation="SubscribeToShard", times=1))
     wait_for(lambda: kinesis.aws.faults.counts.get(kind))
     kinesis.put("orders", *range(20, 40))
-    assert is_whole_and_in_order(running.wait_delivered())
+    assert is_whole_and_in_order(running.wait_delivered(LONG))
 
 
 def test_shards_are_read_on_over_another_connection_when_the_server_ends_one(
@@ -194,14 +194,14 @@ def test_shards_are_read_on_over_another_connection_when_the_server_ends_one(
     kinesis.create_stream("orders", 2)
     kinesis.put("orders", *range(20))
     running = worker(nothing, "orders", retrieval="fanout", fanout_transport="h2")
-    running.wait_delivered()
+    running.wait_delivered(LONG)
     ours = h2_links.of_process(SystemRuntime())
     ended = [link for found in ours._links.values() for link in found]
     for link in ended:
         ours._order(link, partial(link._take, GOAWAY, SystemRuntime().monotonic()))
     wait_for(lambda: all(link.is_closed for link in ended))
     kinesis.put("orders", *range(20, 40))
-    assert is_whole_and_in_order(running.wait_delivered())
+    assert is_whole_and_in_order(running.wait_delivered(LONG))
 
 
 @pytest.mark.parametrize("retrieval", ["fanout", "fanout-or-polling"])
@@ -228,7 +228,7 @@ def test_a_consumer_that_cannot_be_had_stops_the_start_or_lets_the_worker_poll(
             worker(nothing, "orders", retrieval=retrieval, **options)
         return
     running = worker(nothing, "orders", retrieval=retrieval, **options)
-    assert is_whole_and_in_order(running.wait_delivered())
+    assert is_whole_and_in_order(running.wait_delivered(LONG))
     (event,) = [one for one in running.result.events if isinstance(one, FanOutUnavailable)]
     assert words in event.cause
 
