@@ -188,6 +188,14 @@ def test_a_throttled_shard_does_not_hold_up_the_others(simulation):
     assert stage.seen() == {b"hot": 4020, b"cold": 20}
 
 
+def test_objects_are_put_as_json_or_by_the_serializer_of_the_program(stage):
+    with stage.producer() as producer:
+        producer.put({"id": 1}, "alice")
+    with stage.producer(serializer=repr) as producer:
+        producer.put({"id": 2}, "alice")
+    assert stage.seen() == {b'{"id":1}': 1, b"{'id': 2}": 1}
+
+
 # -- the stream is in trouble ------------------------------------------------------------------------------------------
 
 
@@ -536,7 +544,7 @@ def test_a_record_larger_than_the_whole_bound_goes_alone(stage):
         (b"x", "k", -1, "not a whole number in"),
         (b"x", "k", "0x1", "not a whole number in"),
         ("\ud800", "k", None, "half of a character"),
-        ({"a": 1}, "k", None, "is a dict"),
+        ({"a": {1}}, "k", None, "dict could not be serialized: TypeError"),
     ],
 )
 def test_a_record_that_kinesis_does_not_take_is_refused_at_put_and_harms_no_other(
@@ -600,6 +608,7 @@ def test_without_the_permission_to_list_shards_only_plain_records_go(stage):
         {"on_full": "wait"},
         {"record_ttl": 0},
         {"rate_limit": 0},
+        {"serializer": "json"},
         {"connections": 0},
         {"connections": True},
         {"region": 7},
