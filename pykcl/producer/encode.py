@@ -1,4 +1,4 @@
-"""Encoders: from a value of a program to the data of its record, which `handlers/decode` reads back.
+"""Encoders: from a value of a program to the data of its record, which `handlers/decode` reads back; and compression.
 
 Neither pydantic nor msgspec is imported for a value that is not of it; only a dataclass, which is of neither, takes the
 one that is installed.
@@ -7,15 +7,22 @@ one that is installed.
 from __future__ import annotations
 
 import json
+import sys
+import zlib
 from collections.abc import Callable
 from functools import lru_cache, partial
-from typing import Any, cast
+from importlib import import_module
+from typing import Any, Literal, cast
 
-from pykcl.errors import NOT_THE_DATA, RecordRefused
+from pykcl.errors import NOT_THE_DATA, ConfigError, RecordRefused, shown
+
+Compression = Literal["gzip", "zstd"]
 
 Serializer = Callable[[Any], bytes | str]
 """Raises any Exception for a value that it does not take."""
 
+_GZIP = 16 + zlib.MAX_WBITS
+"""Window of zlib with the header of gzip, into which zlib writes no time: the same data gives the same bytes."""
 _json = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
 
 
@@ -87,6 +94,35 @@ def _by_pydantic(kind: type) -> Serializer | None:
     except ModuleNotFoundError:
         return None
     return partial(pydantic.TypeAdapter(kind).dump_json, by_alias=True)
+
+
+def compressor_of(name: Compression | None) -> Callable[[bytes], bytes]:
+    """Return the function that compresses data. name: None: it is left as it is. Raises ConfigError."""
+    if name is None:
+        return _as_it_is
+    if name == "gzip":
+        return partial(zlib.compress, wbits=_GZIP)
+    if name == "zstd":
+        return _zstd()
+    raise ConfigError(f"compression={shown(name)} is not valid. Do: give 'gzip', 'zstd' or None.")
+
+
+def _as_it_is(data: bytes) -> bytes:
+    return data
+
+
+def _zstd() -> Callable[[bytes], bytes]:
+    # Before Python 3.14 a module of that name is somebody else's.
+    modules = ("zstandard",) if sys.version_info < (3, 14) else ("compression.zstd", "zstandard")
+    for module in modules:
+        try:
+            return cast("Callable[[bytes], bytes]", import_module(module).compress)
+        except ImportError:
+            continue
+    raise ConfigError(
+        "compression='zstd' needs Python 3.14, or the package zstandard, which is not installed. Do: pip install "
+        "'pykcl[zstd]', or compression='gzip'."
+    )
 
 
 def _utf8(text: str) -> bytes:

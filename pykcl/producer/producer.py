@@ -25,7 +25,7 @@ from pykcl.interfaces import Events, PutStream
 from pykcl.model.new_record import MAX_RECORD_BYTES, NewRecord, why_refused
 from pykcl.producer.accumulator import SETUP_PATIENCE, Accumulator, Options, PutResult, max_bytes_for
 from pykcl.producer.delivery import Delivery
-from pykcl.producer.encode import encoded
+from pykcl.producer.encode import Compression, compressor_of, encoded
 from pykcl.producer.shard_map import ShardMap
 from pykcl.runtime import FORKS, Future, Runtime, SystemRuntime, before_threads_end
 
@@ -78,6 +78,7 @@ class Producer:
         record_ttl: float | None = None,
         rate_limit: float = 1.0,
         serializer: Callable[[Any], bytes | str] | None = None,
+        compression: Compression | None = None,
         connections: int = 8,
         on_failure: Callable[[NewRecord, PyKclError], object] | None = None,
         on_event: Listener | None = None,
@@ -92,7 +93,7 @@ class Producer:
         are as many. record_ttl: seconds after which a record is given up; None: when the producer is closed.
         rate_limit: times the 1 MiB and 1,000 records a second of a shard. connections: most requests at a time.
         serializer: makes the data of each record; None: bytes as they are, text as UTF-8, pydantic and msgspec objects
-        by their own encoders, all else as JSON.
+        by their own encoders, all else as JSON. compression: of the data of each record, by itself.
         on_failure: called with each record that is given up, and the error, in a thread of the producer.
         Raises ConfigError.
         """
@@ -109,7 +110,8 @@ class Producer:
         self._max_pending_bytes, self._may_wait = max_pending_bytes, on_full == "block"
         self._record_ttl = inf if record_ttl is None else record_ttl
         self._connections, self._on_failure, self._on_event = connections, on_failure, on_event
-        self._serializer, self._session, self._clients = serializer, session, clients
+        self._serializer, self._compressed = serializer, compressor_of(compression)
+        self._session, self._clients = session, clients
         self._runtime: Runtime = self._seams.runtime or SystemRuntime()
         self._largest_record = MAX_RECORD_BYTES
         self._delivery: Delivery | None = None
@@ -271,7 +273,7 @@ class Producer:
         if not isinstance(key, str):
             raise RecordRefused(f"partition_key={type(key).__name__} is no text. Do: give a str.")
         hash_key = None if explicit_hash_key is None else str(explicit_hash_key)
-        record = NewRecord(encoded(data, self._serializer), key, hash_key)
+        record = NewRecord(self._compressed(encoded(data, self._serializer)), key, hash_key)
         problem = why_refused(record, self._largest_record)
         if problem is not None:
             raise RecordRefused(

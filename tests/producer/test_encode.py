@@ -1,5 +1,7 @@
 """The data of records: a handler with the same type gets back what a program has put, and no refused value is put."""
 
+import gzip
+import importlib
 import sys
 from dataclasses import dataclass
 from typing import Any
@@ -8,9 +10,9 @@ import msgspec
 import pydantic
 import pytest
 
-from pykcl import Record, RecordRefused, TemporaryError
+from pykcl import ConfigError, Record, RecordRefused, TemporaryError
 from pykcl.handlers.decode import decoder_of
-from pykcl.producer.encode import encoded, encoder_of
+from pykcl.producer.encode import compressor_of, encoded, encoder_of
 
 
 class Model(pydantic.BaseModel):
@@ -141,3 +143,29 @@ def test_what_a_serializer_raises_about_a_value_refuses_it_and_any_other_error_g
 
 def test_the_encoder_of_a_class_is_found_once():
     assert encoder_of(Model) is encoder_of(Model)
+
+
+# -- compression -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("data", [b"", b"x" * 100_000])
+def test_gzip_gives_the_same_bytes_at_any_time_and_no_mark_of_ours(data):
+    compressed = compressor_of("gzip")(data)
+    assert gzip.decompress(compressed) == data
+    assert len(compressed) < 500
+    assert compressed[4:8] == bytes(4), "the time in the header of gzip"
+
+
+def test_zstd_is_that_of_python_or_the_package():
+    name = "zstandard" if sys.version_info < (3, 14) else "compression.zstd"
+    pytest.importorskip(name)
+    compressed = compressor_of("zstd")(b"x" * 100_000)
+    assert importlib.import_module(name).decompress(compressed) == b"x" * 100_000
+    assert len(compressed) < 500
+
+
+def test_zstd_that_is_not_installed_is_refused_before_anything_is_put(monkeypatch):
+    for name in ("compression.zstd", "zstandard"):
+        monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(ConfigError, match=r"pip install 'pykcl\[zstd\]', or compression='gzip'"):
+        compressor_of("zstd")

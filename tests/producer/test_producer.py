@@ -1,5 +1,7 @@
 """Producer: what its futures say is true, whatever happens to the stream, and close reports the rest. In simulated time."""
 
+import gzip
+import json
 from collections import Counter
 
 import pytest
@@ -194,6 +196,18 @@ def test_objects_are_put_as_json_or_by_the_serializer_of_the_program(stage):
     with stage.producer(serializer=repr) as producer:
         producer.put({"id": 2}, "alice")
     assert stage.seen() == {b'{"id":1}': 1, b"{'id': 2}": 1}
+
+
+def test_the_data_of_each_record_is_compressed_by_itself_before_it_is_packed(stage):
+    with stage.producer(compression="gzip") as producer:
+        for number in range(10):
+            producer.put([number] * 1000, "alice")
+    assert sorted(map(gzip.decompress, stage.seen())) == sorted(
+        json.dumps([number] * 1000, separators=(",", ":")).encode() for number in range(10)
+    )
+    (request,) = stage.requests
+    assert [record.data[:4] for record in request] == [MAGIC]
+    assert request[0].size < 2000
 
 
 # -- the stream is in trouble ------------------------------------------------------------------------------------------
@@ -609,6 +623,7 @@ def test_without_the_permission_to_list_shards_only_plain_records_go(stage):
         {"record_ttl": 0},
         {"rate_limit": 0},
         {"serializer": "json"},
+        {"compression": "lz4"},
         {"connections": 0},
         {"connections": True},
         {"region": 7},
