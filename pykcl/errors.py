@@ -278,3 +278,8 @@ class Refused(PyKclError):
 
 class InternalError(PyKclError):
     """A bug in pykcl: a required thread has died, so the worker stops. `__cause__` is the error that ended it."""
+
+
+NOT_THE_DATA = (MemoryError, OSError, PyKclError)
+"""Errors of a decoder or a serializer that are no verdict on the data: there is no memory, or a registry of schemas is
+away."""

@@ -14,7 +14,7 @@ import typing
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-from pykcl.errors import PyKclError
+from pykcl.errors import NOT_THE_DATA
 from pykcl.model.metered_json import MAX_RECORD_VALUES, read_json, refuse_excess
 from pykcl.model.record import Record
 from pykcl.processor import NotDecoded
@@ -27,9 +27,6 @@ FORMS = (
     "list[T] of one of these"
 )
 """Annotations that a first parameter may have."""
-
-_NOT_THE_DATA = (MemoryError, OSError, PyKclError)
-"""Errors of a decoder that are no verdict on the data: there is no memory, or a registry of schemas is away."""
 
 
 SEVERAL = (
@@ -95,7 +92,7 @@ def is_collection(kind: Any) -> bool:
 
 def refuse(record: Record, error: Exception) -> NoReturn:
     """Raise NotDecoded for what a decoder has raised about the data; any other error of it as it is."""
-    if isinstance(error, _NOT_THE_DATA):
+    if isinstance(error, NOT_THE_DATA):
         raise error
     raise NotDecoded(record) from error
 

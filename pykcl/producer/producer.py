@@ -25,6 +25,7 @@ from pykcl.interfaces import Events, PutStream
 from pykcl.model.new_record import MAX_RECORD_BYTES, NewRecord, why_refused
 from pykcl.producer.accumulator import SETUP_PATIENCE, Accumulator, Options, PutResult, max_bytes_for
 from pykcl.producer.delivery import Delivery
+from pykcl.producer.encode import Compression, compressor_of, encoded
 from pykcl.producer.shard_map import ShardMap
 from pykcl.runtime import FORKS, Future, Runtime, SystemRuntime, before_threads_end
 
@@ -76,6 +77,8 @@ class Producer:
         on_full: OnFull = "block",
         record_ttl: float | None = None,
         rate_limit: float = 1.0,
+        serializer: Callable[[Any], bytes | str] | None = None,
+        compression: Compression | None = None,
         connections: int = 8,
         on_failure: Callable[[NewRecord, PyKclError], object] | None = None,
         on_event: Listener | None = None,
@@ -89,11 +92,15 @@ class Producer:
         max_pending_bytes: of the records that are not put yet, with 1 KiB for each. on_full: what `put` does when they
         are as many. record_ttl: seconds after which a record is given up; None: when the producer is closed.
         rate_limit: times the 1 MiB and 1,000 records a second of a shard. connections: most requests at a time.
+        serializer: makes the data of each record; None: bytes as they are, text as UTF-8, pydantic and msgspec objects
+        by their own encoders, all else as JSON. compression: of the data of each record, by itself.
         on_failure: called with each record that is given up, and the error, in a thread of the producer.
         Raises ConfigError.
         """
         self._config = Config(application="pykcl-producer", stream=stream, region=region)
-        _refuse_other_values(linger, max_pending_bytes, on_full, record_ttl, rate_limit, connections)
+        _refuse_other_values(
+            linger, max_pending_bytes, on_full, record_ttl, rate_limit, serializer, connections
+        )
         self._aggregate, self._ordered, self._linger, self._rate_limit = (
             aggregate,
             ordered,
@@ -103,6 +110,7 @@ class Producer:
         self._max_pending_bytes, self._may_wait = max_pending_bytes, on_full == "block"
         self._record_ttl = inf if record_ttl is None else record_ttl
         self._connections, self._on_failure, self._on_event = connections, on_failure, on_event
+        self._serializer, self._compressed = serializer, compressor_of(compression)
         self._session, self._clients = session, clients
         self._runtime: Runtime = self._seams.runtime or SystemRuntime()
         self._largest_record = MAX_RECORD_BYTES
@@ -245,7 +253,7 @@ class Producer:
 
     def put(
         self,
-        data: bytes | bytearray | memoryview | str,
+        data: object,
         partition_key: str | None = None,
         explicit_hash_key: int | str | None = None,
         *,
@@ -253,18 +261,19 @@ class Producer:
     ) -> Future[PutResult]:
         """Take a record; return the future of its place in the stream, which it has once Kinesis has the record.
 
-        data: text is put as UTF-8. partition_key: None: another one for each record. timeout: most seconds to wait for
-        room. The future raises NotDelivered or SetupError for a record that is given up. Its callbacks run in a thread
-        of the producer, and must not wait for other records.
+        data: bytes, text, or what the serializer takes. partition_key: None: another one for each record. timeout: most
+        seconds to wait for room. The future raises NotDelivered or SetupError for a record that is given up. Its
+        callbacks run in a thread of the producer, and must not wait for other records.
 
-        Raises RecordRefused, BufferFull, and PyKclError where the producer is not started or closed.
+        Raises RecordRefused, BufferFull, and PyKclError where the producer is not started or closed; and OSError,
+        MemoryError and PyKclError of the serializer as they are.
         """
         delivery = self._own_delivery()
         key = f"{self._runtime.random().getrandbits(64):016x}" if partition_key is None else partition_key
         if not isinstance(key, str):
             raise RecordRefused(f"partition_key={type(key).__name__} is no text. Do: give a str.")
         hash_key = None if explicit_hash_key is None else str(explicit_hash_key)
-        record = NewRecord(_bytes_of(data), key, hash_key)
+        record = NewRecord(self._compressed(encoded(data, self._serializer)), key, hash_key)
         problem = why_refused(record, self._largest_record)
         if problem is not None:
             raise RecordRefused(
@@ -321,28 +330,13 @@ class Producer:
             )
 
 
-def _bytes_of(data: object) -> bytes:
-    if isinstance(data, bytes):
-        return data
-    if isinstance(data, bytearray | memoryview):
-        return bytes(data)
-    if isinstance(data, str):
-        try:
-            return data.encode()
-        except UnicodeEncodeError:
-            raise RecordRefused(
-                "The record is text with half of a character (\\ud800 to \\udfff alone), which UTF-8 does not have. It "
-                "was not put. Do: change it, or put bytes."
-            ) from None
-    raise RecordRefused(f"The record is a {type(data).__name__}. It was not put. Do: put bytes, or text.")
-
-
 def _refuse_other_values(
     linger: object,
     max_pending_bytes: object,
     on_full: object,
     record_ttl: object,
     rate_limit: object,
+    serializer: object,
     connections: object,
 ) -> None:
     def is_number(value: object, least: float, *, above: bool = False) -> bool:
@@ -364,6 +358,7 @@ def _refuse_other_values(
             "seconds above 0, or None",
         ),
         "rate_limit": (rate_limit, is_number(rate_limit, 0, above=True), "a number above 0"),
+        "serializer": (serializer, serializer is None or callable(serializer), "a function, or None"),
         "connections": (
             connections,
             type(connections) is int and 1 <= connections <= 100,

@@ -33,6 +33,7 @@ MAY_BE_ANY = {
     "Record.json() ->": "whatever the producer put",
     "Producer.__init__(session)": "as that of Worker",
     "Producer.__init__(clients)": "as those of Worker",
+    "Producer.__init__(serializer)": "whatever the program puts",
     "Worker.__init__(session)": "a boto3.Session: boto3 has no types of its own",
     "Worker.__init__(clients)": "boto3 clients, likewise",
     "Worker.__init__(options)": "the fields of Config, checked there",

@@ -1,5 +1,7 @@
 """Producer: what its futures say is true, whatever happens to the stream, and close reports the rest. In simulated time."""
 
+import gzip
+import json
 import sys
 from collections import Counter
 from contextlib import suppress
@@ -188,6 +190,26 @@ def test_a_throttled_shard_does_not_hold_up_the_others(simulation):
             stage.sleep(0.2)
             assert future.done()
     assert stage.seen() == {b"hot": 4020, b"cold": 20}
+
+
+def test_objects_are_put_as_json_or_by_the_serializer_of_the_program(stage):
+    with stage.producer() as producer:
+        producer.put({"id": 1}, "alice")
+    with stage.producer(serializer=repr) as producer:
+        producer.put({"id": 2}, "alice")
+    assert stage.seen() == {b'{"id":1}': 1, b"{'id': 2}": 1}
+
+
+def test_the_data_of_each_record_is_compressed_by_itself_before_it_is_packed(stage):
+    with stage.producer(compression="gzip") as producer:
+        for number in range(10):
+            producer.put([number] * 1000, "alice")
+    assert sorted(map(gzip.decompress, stage.seen())) == sorted(
+        json.dumps([number] * 1000, separators=(",", ":")).encode() for number in range(10)
+    )
+    (request,) = stage.requests
+    assert [record.data[:4] for record in request] == [MAGIC]
+    assert request[0].size < 2000
 
 
 # -- the stream is in trouble ------------------------------------------------------------------------------------------
@@ -557,7 +579,7 @@ def test_a_record_larger_than_the_whole_bound_goes_alone(stage):
         (b"x", "k", -1, "not a whole number in"),
         (b"x", "k", "0x1", "not a whole number in"),
         ("\ud800", "k", None, "half of a character"),
-        ({"a": 1}, "k", None, "is a dict"),
+        ({"a": {1}}, "k", None, "dict could not be serialized: TypeError"),
     ],
 )
 def test_a_record_that_kinesis_does_not_take_is_refused_at_put_and_harms_no_other(
@@ -621,6 +643,8 @@ def test_without_the_permission_to_list_shards_only_plain_records_go(stage):
         {"on_full": "wait"},
         {"record_ttl": 0},
         {"rate_limit": 0},
+        {"serializer": "json"},
+        {"compression": "lz4"},
         {"connections": 0},
         {"connections": True},
         {"region": 7},
