@@ -1370,7 +1370,10 @@ def test_three_bad_records_in_a_hundred_end_in_one_letter_each_in_256_real_lanes
 def test_three_stops_in_a_row_lose_nothing_though_the_handler_swallows_their_cancellation(
     worker, kinesis, swallow, concurrency
 ):
-    """In real threads and a real event loop. Each worker is given more of the records that do not end for it."""
+    """In real threads and a real event loop. Each worker is given more of the records that do not end for it.
+
+    A machine may be too busy for the last checkpoint within the grace period: the lease is left to expire then.
+    """
     done, quick = Counter(), 0
     hangs = threading.Event()
 
@@ -1389,9 +1392,10 @@ def test_three_stops_in_a_row_lose_nothing_though_the_handler_swallows_their_can
     for _ in range(3):
         quick += 40
         hangs.clear()
-        running = worker(made, "orders", shutdown_grace=2.0, failover_time=5.0)
+        running = worker(made, "orders", shutdown_grace=5.0, failover_time=5.0)
         assert hangs.wait(120)
-        running.stop()
+        with suppress(StopTimedOut):
+            running.stop()
     before, quick = Counter(done), 200
     worker(made, "orders", failover_time=5.0).wait_checkpointed(timeout=240)
     assert before.keys() < done.keys()
