@@ -153,10 +153,14 @@ class LeaseWrite:
         landed = self.after.checkpoint if self.after is not None else self.seen.checkpoint
         return replace(self, unanswered=self.unanswered | {landed})
 
+    @property
+    def own_checkpoint(self) -> Checkpoint:
+        """The furthest one that the row may have had from this writer: what it wrote was settled, answered or not."""
+        return max((self.seen.checkpoint, *self.unanswered))
+
     def restating(self, row: Row | None = None) -> LeaseWrite:
         """The same write, which also puts back the checkpoint that its writer has: somebody else has changed it.
 
-        That is the furthest one that the row may have had from this writer: what it wrote was settled, answered or not.
         row: as it stands there; by default, and where it cannot be read, as this writer believes it is.
 
         1) A worker works on a lease at 100; 2) an operator writes 200 into its row and leaves the counter, which fences
@@ -166,9 +170,8 @@ class LeaseWrite:
         else with the row; whoever moves the counter, too, ends the ownership, and the lease begins anew at what
         the row says then.
         """
-        own = max((self.seen.checkpoint, *self.unanswered))
         base = row if isinstance(row, Lease) else self.seen
-        return replace(self, restates=True).rebased(base.with_(checkpoint=own))
+        return replace(self, restates=True).rebased(base.with_(checkpoint=self.own_checkpoint))
 
     def rebased(self, seen: Lease) -> LeaseWrite:
         """The same write on a newer row of the same writer: an earlier one turned out to have landed.

@@ -339,7 +339,7 @@ class HeldLease:
 
     def _record_answer(self, write: LeaseWrite, answer: Applied | Rejected | Unknown, sent: float) -> Lease:
         if not isinstance(answer, Rejected) and answer.overwritten:
-            self._report_overwritten(answer.overwritten)
+            self._report_overwritten(write, answer.overwritten)
         if isinstance(answer, Applied) and answer.lease is not None:
             row = self._with_own_checkpoint(write, answer.lease)
             with self._state:
@@ -389,11 +389,11 @@ class HeldLease:
         self._must_restate = is_checkpoint_of_others(write, row)
         if not self._must_restate:
             return row
-        self._report_overwritten(str(row.checkpoint))
-        return row.with_(checkpoint=self.lease.checkpoint)
+        self._report_overwritten(write, str(row.checkpoint))
+        return row.with_(checkpoint=write.own_checkpoint)
 
-    def _report_overwritten(self, found: str) -> None:
-        ours = str(max((self.lease.checkpoint, *self._unanswered)))
+    def _report_overwritten(self, write: LeaseWrite, found: str) -> None:
+        ours = str(write.own_checkpoint)
         self._events.emit(CheckpointOverwritten(shard=self.key, checkpoint=ours, found=found))
 
     def _loss_by(self, write: LeaseWrite, row: object) -> Loss:
