@@ -35,6 +35,7 @@ class Signal(Enum):
 
     TAKEN = "taken"
     TAKEN_FROM_LIVE_OWNER = "taken from a live owner"
+    TAKEN_ENDED = "taken, and has ended"
     REFUSED = "refused"
     SETTLED = "settled"
     PARENTS_ENDED = "parents ended"
@@ -52,6 +53,7 @@ FINAL = frozenset({State.ENDED, State.RELEASED, State.HANDED_BACK, State.LOST, S
 TABLE: dict[tuple[State, Signal], State] = {
     (State.ACQUIRING, Signal.TAKEN): State.WAITING_FOR_PARENTS,
     (State.ACQUIRING, Signal.TAKEN_FROM_LIVE_OWNER): State.SETTLING,
+    (State.ACQUIRING, Signal.TAKEN_ENDED): State.RELEASING,
     (State.ACQUIRING, Signal.REFUSED): State.NOT_TAKEN,
     (State.ACQUIRING, Signal.STOP): State.NOT_TAKEN,
     (State.SETTLING, Signal.SETTLED): State.WAITING_FOR_PARENTS,

@@ -258,6 +258,10 @@ class LeaseWorker:
         if held is None:
             context.events.emit(LeaseTakeFailed(shard=self.key))
             return Signal.REFUSED
+        return self._begin_to_hold(held, seen)
+
+    def _begin_to_hold(self, held: HeldLease, seen: Lease) -> Signal:
+        scope, context = self.scope, self._context
         reason, counter = scope.plan.reason, held.fencing_token
         # Without an owner it is free, whatever a hand-over has left behind.
         before = seen.actual_owner if seen.owner is not None else None
@@ -265,6 +269,10 @@ class LeaseWorker:
         scope.holds(held)
         context.held.add(held)
         context.has_taken.set()
+        if held.lease.is_ended:
+            # 1) The lease is planned to be taken; 2) somebody ends it by hand; 3) the take lands, as it compares the
+            # counter only, or did before and is settled by reading the row. Nothing of it is to be read.
+            return Signal.TAKEN_ENDED
         return Signal.TAKEN_FROM_LIVE_OWNER if scope.plan.is_steal else Signal.TAKEN
 
     def _wait_for_old_owner(self) -> Signal:
@@ -278,9 +286,7 @@ class LeaseWorker:
             # Cleared before the check of what it announces: a stop requested after that sets it again.
             scope.wake.clear()
             scope.check()
-            # 1) The lease is planned to be taken; 2) somebody ends it by hand; 3) the take lands, as it compares the
-            # counter only, or did before and is settled by reading the row. Nothing of it is to be read.
-            if scope.must_stop() or scope.mine.lease.is_ended:
+            if scope.must_stop():
                 return Signal.STOP
             try:
                 with context.meter.timed(catalog.BLOCK_ON_PARENT):

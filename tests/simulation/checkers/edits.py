@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, replace
+from enum import Enum, auto
 
 from pykcl.events import Checkpointed, CheckpointOverwritten, Event, LeaseLost, LossReason
 from pykcl.testing.memory.dynamodb import Change
@@ -31,8 +32,9 @@ _REPORTED_WITHIN = 3.0
 class _Edit:
     """own: the row as its owner knows it. at: epoch milliseconds. step: by how much the counter was moved.
 
-    is_undo: it puts back what the last write replaced. 1) A checkpoint is written, its answer is lost; 2) the one before
-    is put back; 3) the owner tries again, and finds the row as an earlier heartbeat of its own would have left it.
+    is_undo: it puts back what the last write replaced, whose answer did not come. 1) A checkpoint is written, its answer
+    is lost; 2) the one before is put back; 3) the owner tries again, and finds the row as an earlier heartbeat of its
+    own would have left it.
     """
 
     own: Item
@@ -40,6 +42,45 @@ class _Edit:
     at: int
     step: int
     is_undo: bool
+
+
+class _Meaning(Enum):
+    """Meaning of a write of a row for the checkpoint that somebody has moved there."""
+
+    LEFT = auto()  # nobody begins, and whoever works on the lease goes on
+    SENT = auto()  # it was the very checkpoint of which its owner got no answer
+    OBEYED = auto()  # an ownership begins there
+    OVERWRITTEN = auto()
+
+
+def _meaning(
+    edit: _Edit,
+    kind: str | None,
+    before: Item,
+    after: Item,
+    *,
+    of_owner: bool,
+    of_beginner: bool,
+    is_held: bool,
+) -> _Meaning:
+    """Return the meaning of the next write of an edited row.
+
+    of_owner: its author works on the lease, by the row. of_beginner: its author has taken the lease, and not started.
+    is_held: its author believes in the lease.
+    """
+    # 1) A take lands; 2) the lease is ended by hand; 3) its taker finds that it took an ended one, and lets it go.
+    lets_go = of_beginner and END == checkpoint_position(after) == checkpoint_position(before)
+    begins = kind in _BEGINS or not of_owner or lets_go
+    # In a fleet of KCL 3.x a worker that stops also releases what its name is on, and what it does not hold.
+    is_not_held = edit.step > 0 or (kind == "release" and not is_held)
+    is_left = not begins and is_not_held and _checkpoint_of(before) == _checkpoint_of(after)
+    if kind == "renew" and is_left and edit.step == 1:
+        # 1) The owner sends that very checkpoint, and no answer comes; 2) its heartbeat finds it, one counter further.
+        return _Meaning.SENT
+    if is_left or kind == "assign" or before.get("leaseCounter") == after.get("leaseCounter"):
+        # A write with the same counter is about the shard, or the beginning of a hand-off.
+        return _Meaning.LEFT
+    return _Meaning.OBEYED if begins else _Meaning.OVERWRITTEN
 
 
 class EditedCheckpoints:
@@ -77,6 +118,8 @@ class EditedCheckpoints:
         self._beginning: dict[str, str] = {}
         # The checkpoint of each row before it was last written.
         self._replaced: dict[str, Position | None] = {}
+        # The counter of each row in the last answer to a checkpoint of its owner.
+        self._answered: dict[str, int] = {}
         self._unreported: dict[tuple[str, str], float] = {}
         self._reported: set[tuple[str, str, Position]] = set()
 
@@ -88,7 +131,8 @@ class EditedCheckpoints:
     def edit(self, key: str, own: Item, edited: Item) -> None:
         """Note that the row of a lease has just been edited."""
         step = int(edited["leaseCounter"]["N"]) - int(own["leaseCounter"]["N"])
-        is_undo = checkpoint_position(edited) == self._replaced.get(key)
+        was_answered = self._answered.get(key) == int(own["leaseCounter"]["N"])
+        is_undo = checkpoint_position(edited) == self._replaced.get(key) and not was_answered
         self._pending[key] = _Edit(own, edited, self._kinesis_millis(), step, is_undo)
         self._known[key].add(checkpoint_position(edited))
         self._reported = {mark for mark in self._reported if mark[1] != key}
@@ -130,10 +174,10 @@ class EditedCheckpoints:
 
     def row_changed(self, change: Change) -> Change:
         """Return the change as its author may know it: that of an owner begins at its own checkpoint."""
-        key, before, after = change.key, change.before, change.after
+        key, author, before, after = change.key, change.author, change.before, change.after
         kind = kind_of_write(change.operation, change.params)
         if kind in _BEGINS:
-            self._beginning[key] = change.author
+            self._beginning[key] = author
         self._replaced[key] = None if before is None else checkpoint_position(before)
         edit = self._pending.get(key)
         if edit is None or before is None or _checkpoint_of(before) != _checkpoint_of(edit.edited):
@@ -141,30 +185,27 @@ class EditedCheckpoints:
         if after is None:
             del self._pending[key]
             return change
-        if before.get("leaseCounter") == after.get("leaseCounter"):
-            # About the shard, or the beginning of a hand-off: the owner goes on.
-            return change
-        begins = kind in _BEGINS or self._worker_ids.get(change.author) != worker_on(before)
-        # 1) A take lands; 2) the lease is ended by hand; 3) its taker finds that it took an ended one, and lets it go.
-        is_beginning = self._beginning.get(key) == change.author
-        begins = begins or (is_beginning and END == checkpoint_position(after) == checkpoint_position(before))
-        # In a fleet of KCL 3.x a worker that stops also releases what its name is on, and what it does not hold.
-        is_not_held = edit.step > 0 or (kind == "release" and not self._believes(change.author, key))
-        is_left = is_not_held and _checkpoint_of(before) == _checkpoint_of(after)
-        if kind == "renew" and is_left and edit.step == 1 and not begins:
-            # 1) The owner sends that very checkpoint, and no answer comes; 2) its heartbeat finds it, one counter further.
+        meaning = _meaning(
+            edit,
+            kind,
+            before,
+            after,
+            of_owner=self._worker_ids.get(author) == worker_on(before),
+            of_beginner=self._beginning.get(key) == author,
+            is_held=self._believes(author, key),
+        )
+        if meaning is _Meaning.SENT:
             self._is_its_own(key, edit)
             return self._by_position(change)
-        if kind == "assign" or (is_left and not begins):
-            # Nobody begins yet. Whoever comes to do so notes the time of LATEST.
-            return change
-        if begins:
+        if meaning is _Meaning.OVERWRITTEN:
+            own = self._by_position(replace(change, before=self.with_own_checkpoint(key, before)))
+            self._is_overwritten(change, edit, after)
+            return own
+        if meaning is _Meaning.OBEYED:
             del self._pending[key]
             self._is_obeyed(key, edit, after)
-            return change
-        own = self._by_position(replace(change, before=self.with_own_checkpoint(key, before)))
-        self._is_overwritten(change, edit, after)
-        return own
+        # Whoever comes to begin where it is left notes the time of LATEST.
+        return change
 
     def _by_position(self, change: Change) -> Change:
         """Return the change of a row that leaves LATEST with the position that this stands for."""
@@ -215,6 +256,7 @@ class EditedCheckpoints:
             fine = position_in(event.found) in self._known[event.shard]
             self._violations.expect(fine, Guarantee.NO_FALSE_ALARM, f"{host}: {event}")
         elif isinstance(event, Checkpointed):
+            self._answered[event.shard] = event.counter
             edit = self._pending.get(event.shard)
             if edit is not None and position_in(event.checkpoint) == checkpoint_position(edit.edited):
                 self._is_its_own(event.shard, edit)
