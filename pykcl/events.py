@@ -875,6 +875,14 @@ class FanOutUnavailable(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FanOutRestored(Event):
+    """The end of what FanOutUnavailable said. shard: None: the consumer is there, and the shards are subscribed to."""
+
+    TEXT = "enhanced fan-out can be had again"
+    shard: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SubscriptionContested(Event):
     """Others have come in the way of three subscriptions within a minute, while the lease was this worker's."""
 

@@ -1,7 +1,7 @@
 """Read one shard by enhanced fan-out, and by polling while that cannot be: `retrieval="fanout-or-polling"`.
 
 Both readers go on at the same `ReadingPlace`, one after the other, so that nothing is skipped or out of order. Polling
-ends behind a page without records at the tip of the shard, where there is nothing that could be read twice.
+ends behind a page that was delivered. Its last record is pushed once more, and dropped.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from pykcl.errors import FatalError, SetupError, TemporaryError
-from pykcl.events import FanOutUnavailable
+from pykcl.events import FanOutRestored, FanOutUnavailable
 from pykcl.model.shard import Shard
 from pykcl.planning.push_schedule import tried_again_at
 from pykcl.planning.read_schedule import PollWindow
@@ -74,7 +74,7 @@ class FallbackReader:
         except FatalError:
             raise
         except (TemporaryError, SetupError):
-            # A worker may be permitted to subscribe, and not to poll: no empty page would ever come.
+            # A worker may be permitted to subscribe, and not to poll: no page would ever come.
             self._subscribe_if_due()
             raise
 
@@ -112,12 +112,12 @@ class FallbackReader:
     def finish(self, page: Page, keep: Callable[[int], int] = lambda reserved: 0) -> float:
         """Continue after a delivered page, or event. Returns as ShardReader does. Raises FatalError."""
         pause = self._reader.finish(page, keep)
-        fetched = page.fetched
-        if self._push is not None:
-            self._is_trial, self._is_reported, self._cause = False, False, _SILENCE
-            return pause
-        is_at_the_tip = not (page.is_last or fetched.records) and fetched.millis_behind_latest == 0
-        return 0.0 if is_at_the_tip and self._subscribe_if_due() else pause
+        if self._push is None:
+            return 0.0 if not page.is_last and self._subscribe_if_due() else pause
+        if self._is_reported:
+            self._context.events.emit(FanOutRestored(shard=self._shard_id))
+        self._is_trial, self._is_reported, self._cause = False, False, _SILENCE
+        return pause
 
     @property
     def _due_in(self) -> float:

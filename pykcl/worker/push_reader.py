@@ -24,6 +24,7 @@ from pykcl.metrics import catalog
 from pykcl.model.checkpoint import ReadFrom
 from pykcl.model.shard import Shard
 from pykcl.planning.push_schedule import (
+    CALL_INTERVAL,
     SILENCE,
     PushSchedule,
     after_break,
@@ -295,8 +296,11 @@ class PushReader:
         return max(0.0, self._schedule.call_at - self._now) if self._subscription is None else 0.0
 
     def throttled(self) -> float:
-        """A call, or reading, was refused for its rate. Returns the seconds to wait before the next."""
-        return self.too_soon
+        """A call, or reading, was refused for its rate. Returns the seconds to wait before the next.
+
+        With a subscription it was the read that searches for trimmed records: those who poll have used the shard up.
+        """
+        return max(self.too_soon, self._context.runtime.random().uniform(1.0, 2.0) * CALL_INTERVAL)
 
     def accept_empty_page(self, answer: Answer) -> tuple[str, PollWindow] | None:
         """Return None: no other thread reads for this one."""

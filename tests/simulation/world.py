@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 
 from pykcl.errors import InternalError, ProcessorFailed, SetupError, TableGone
 from pykcl.events import DataLost, Event, ThreadsNotStopped
@@ -378,20 +378,23 @@ class CheckedFleet(SimulatedFleet):
         reported = world.left_behind.get(host.name, frozenset())
         world.violations.expect(reported.issuperset(left), Guarantee.THREADS, f"{host.name} left {left}")
         world.observer.lives.host_stopped(host.name, left)
-        # Only user code may keep a stop from ending: what reads and delivers runs in threads named after shards.
-        own = [name for name in left if not name.startswith("pykcl-shardId")]
-        if len(own) < len(left):
-            # A heartbeat waits for the checkpoint that user code is writing. Lanes of a shard, and the event loop, run
-            # user code, too.
-            own = [
-                name
-                for name in own
-                if "-renewer-" not in name and not name.startswith(("pykcl-lane", "pykcl-loop"))
-            ]
+        own = left_without_user_code(left, reported)
         world.violations.expect(
             not own or stood_still > 0, Guarantee.STOP, f"{host.name} could not stop {own}"
         )
         super()._ended(host, seconds)
+
+
+def left_without_user_code(left: Sequence[str], reported: Set[str]) -> list[str]:
+    """Return the threads that a stop has left and that run no user code: only that may keep a stop from ending.
+
+    What reads and delivers runs in threads named after shards. A heartbeat waits for the checkpoint that one of them is
+    writing; lanes of a shard, and the event loop, run user code, too. One that the worker reports may end just after.
+    """
+    with_user_code = ["pykcl-shardId"]
+    if any(name.startswith("pykcl-shardId") for name in (*left, *reported)):
+        with_user_code += ["pykcl-lane", "pykcl-loop", "pykcl-renewer-"]
+    return [name for name in left if not name.startswith(tuple(with_user_code))]
 
 
 def failover_bound() -> float:

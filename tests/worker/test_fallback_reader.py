@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from pykcl.errors import SetupError, TemporaryError
-from pykcl.events import DataLost, FanOutUnavailable
+from pykcl.events import DataLost, FanOutRestored, FanOutUnavailable
 from pykcl.local import consumers
 from pykcl.local.errors import AwsError
 from pykcl.model.checkpoint import ReadFrom
@@ -102,6 +102,7 @@ def test_a_consumer_that_cannot_be_registered_is_asked_for_again_and_the_shards_
     assert all(tried_after <= later - earlier < tried_after + 15 for earlier, later in pairwise(tried))
     (event,) = fleet.happened(FanOutUnavailable)
     assert (event.shard, event.cause) == (None, "prepare_consumer fails")
+    assert not fleet.happened(FanOutRestored)
     kinesis.refused = lambda operation: None
     count = polls(fleet)
     put += put_until(fleet, lambda: len(kinesis.times("subscribe")) == 3)
@@ -112,6 +113,7 @@ def test_a_consumer_that_cannot_be_registered_is_asked_for_again_and_the_shards_
     fleet.wait_delivered(put)
     assert not count
     assert fleet.ledger.duplicates == 0
+    assert fleet.happened(FanOutRestored) == [FanOutRestored(shard=None)]
 
 
 def test_a_shard_whose_subscriptions_fail_for_a_minute_is_polled_from_where_it_stood(new_fleet):
@@ -125,8 +127,9 @@ def test_a_shard_whose_subscriptions_fail_for_a_minute_is_polled_from_where_it_s
     began = fleet.simulation.now
     put += put_until(fleet, lambda: fleet.happened(FanOutUnavailable))
     assert 60 <= fleet.simulation.now - began <= 100
-    fleet.wait_delivered(put)
+    fleet.wait(lambda: kinesis.starts[-1][0] == "open")
     assert kinesis.starts[-1] == ("open", "AFTER_SEQUENCE_NUMBER")
+    fleet.wait_delivered(put)
     assert in_order(fleet, put)
     (event,) = fleet.happened(FanOutUnavailable)
     assert (event.shard, event.cause) == (SHARD, "subscribe fails")
@@ -147,8 +150,25 @@ def test_it_is_subscribed_to_again_every_five_minutes_and_reported_once(new_flee
     put += put_until(fleet, lambda: len(kinesis.times("subscribe")) == 6)
     fleet.wait_delivered(put)
     assert in_order(fleet, put)
+    assert fleet.happened(FanOutRestored) == [FanOutRestored(shard=SHARD)]
     tried = kinesis.times("subscribe")[-2:]
     assert tried[1] - tried[0] < 25, "it is pushed again"
+
+
+def test_a_shard_to_which_somebody_always_writes_is_subscribed_to_again_as_well(new_fleet):
+    """It is written to once in 0.8 s, and polled once a second: no page of it is empty."""
+    fleet = new_fleet(shards=1)
+    kinesis = started(fleet)
+    kinesis.refused = fails("subscribe")
+    put = put_until(fleet, lambda: fleet.happened(FanOutUnavailable), pause=0.4)
+    kinesis.refused, kinesis.calls[:] = lambda operation: None, []
+    put += put_until(fleet, lambda: kinesis.times("subscribe"), pause=0.4, timeout=400)
+    assert kinesis.starts[-1] == ("subscribe", "AT_SEQUENCE_NUMBER")
+    count, until = polls(fleet), fleet.simulation.now + 20
+    put += put_until(fleet, lambda: fleet.simulation.now > until, pause=0.4)
+    fleet.wait_delivered(put)
+    assert not count
+    assert in_order(fleet, put)
 
 
 def test_a_subscription_that_is_not_permitted_does_not_stop_the_worker(new_fleet):
@@ -204,6 +224,7 @@ def test_a_consumer_that_is_deleted_is_registered_once_a_minute_and_the_shards_a
     assert not count
     assert fleet.ledger.duplicates == 0
     assert [event.shard for event in fleet.happened(FanOutUnavailable)] == [None, None]
+    assert [event.shard for event in fleet.happened(FanOutRestored)] == [None, None]
 
 
 def test_a_continuation_that_kinesis_refuses_to_poll_from_is_replaced_by_the_last_record(new_fleet):

@@ -464,8 +464,8 @@ def test_records_that_were_trimmed_before_a_restart_are_reported(new_fleet):
     assert not set(lost) & fleet.ledger.payloads.keys()
 
 
-@pytest.mark.parametrize("trimmed", [True, False])
-def test_records_that_are_trimmed_while_a_processor_works_are_reported_once(new_fleet, trimmed):
+def started_before_a_gap(fleet, *, kept=False):
+    """Start a worker whose first page takes it a day, in which the records behind it are trimmed, unless they are kept."""
     passed = [0]
 
     def clock():
@@ -476,9 +476,8 @@ def test_records_that_are_trimmed_while_a_processor_works_are_reported_once(new_
             fleet.put(5, "next")
             passed[0] += DAY - 3600
             fleet.put(5, "kept")
-            passed[0] += 7200 if trimmed else 1800
+            passed[0] += 1800 if kept else 7200
 
-    fleet = new_fleet(shards=1)
     fleet.kinesis._now = clock
     fleet.put(600, "page")
     worker = fleet.worker(
@@ -486,11 +485,38 @@ def test_records_that_are_trimmed_while_a_processor_works_are_reported_once(new_
     )
     worker._adapters[1].server_time_millis = lambda *, as_seen=False: clock() // 1000 * 1000
     worker.start()
-    fleet.wait(lambda: fleet.ledger.delivered and fleet.ledger.delivered[-1][1].data.startswith(b"kept"))
+
+
+def are_read_to_the_end(fleet):
+    return fleet.ledger.delivered and fleet.ledger.delivered[-1][1].data.startswith(b"kept")
+
+
+@pytest.mark.parametrize("kept", [False, True])
+def test_records_that_are_trimmed_while_a_processor_works_are_reported_once(new_fleet, kept):
+    fleet = new_fleet(shards=1)
+    started_before_a_gap(fleet, kept=kept)
+    fleet.wait(lambda: are_read_to_the_end(fleet))
     kinds = {record.data.rstrip(b"0123456789") for _, record in fleet.ledger.delivered}
-    assert len(fleet.happened(DataLost)) == trimmed
-    assert kinds == ({b"page", b"kept"} if trimmed else {b"page", b"next", b"kept"})
+    assert len(fleet.happened(DataLost)) == (not kept)
+    assert kinds == ({b"page", b"next", b"kept"} if kept else {b"page", b"kept"})
     assert fleet.ledger.duplicates == 0
+
+
+def test_the_search_for_trimmed_records_is_not_sent_in_a_loop_while_others_use_up_the_shard(
+    new_fleet,
+):
+    fleet, refused = new_fleet(shards=1), []
+
+    def throttle(operation, *_):
+        if operation == "GetRecords" and len(refused) < 10:
+            refused.append(fleet.simulation.now)
+            raise AwsError("ProvisionedThroughputExceededException", "slow down")
+
+    fleet.kinesis.fault = throttle
+    started_before_a_gap(fleet)
+    fleet.wait(lambda: are_read_to_the_end(fleet))
+    assert all(later - earlier >= 1.0 for earlier, later in pairwise(refused))
+    assert len(refused) == 10
 
 
 def test_a_stop_wakes_an_idle_shard_and_ends_its_subscription_before_the_lease_is_let_go(

@@ -16,6 +16,7 @@ from tests.simulation.checkers.duplicates import DuplicateChecker
 from tests.simulation.checkers.lifecycle import REPORTED_WITHIN, LifecycleChecker
 from tests.simulation.checkers.losses import DeletedRows, LossChecker
 from tests.simulation.checking import broken_by, delivery_checker, given, row
+from tests.simulation.world import left_without_user_code
 
 
 @pytest.fixture
@@ -358,6 +359,23 @@ def test_a_shard_whose_row_an_operator_deleted_passes_for_unread_with_who_came_l
     gaps._is_gone, gaps.never_saw = lambda key: True, deleted.never_saw
     gaps.heard("w1", UnreadShardLost(shard="parent", checkpoint="TRIM_HORIZON", resumed_at=None, **KNOWN))
     assert broken_by(gaps.violations) is (None if fine else Guarantee.LOSS_REPORTED)
+
+
+_SHARD, _OTHERS = "pykcl-shardId-0", ["pykcl-renewer-1", "pykcl-loop", "pykcl-lane-1"]
+
+
+@pytest.mark.parametrize(
+    ("left", "reported", "own"),
+    [
+        ([_SHARD, *_OTHERS], {_SHARD, *_OTHERS}, []),
+        (_OTHERS, {_SHARD, *_OTHERS}, []),
+        (_OTHERS, set(_OTHERS), _OTHERS),
+        ([_SHARD, "pykcl-manager"], {_SHARD, "pykcl-manager"}, ["pykcl-manager"]),
+    ],
+)
+def test_only_a_shard_that_is_worked_on_may_keep_a_stop_from_ending(left, reported, own):
+    """Seed 217979279189: the thread of the shard ended just after the worker had waited for it long enough."""
+    assert left_without_user_code(left, reported) == own
 
 
 # -- what comes again ------------------------------------------------------------------------------------------
