@@ -253,9 +253,7 @@ def parallel_map(
 ) -> dict[Key, Result]:
     """Return `call(key)` by key, called and returned in their order, at most `max_threads` at a time.
 
-    name: prefix of the threads.
-
-    Raises the first exception of a call; no further call is made then.
+    name: prefix of the threads. Raises the first exception of a call; no further call is made then.
     """
     ordered = list(keys)
     waiting = ordered[::-1]

@@ -231,7 +231,10 @@ def test_shards_come_in_the_order_in_which_they_were_asked_for_whoever_answers_f
     is_second_done = threading.Event()
 
     def call(key):
-        assert is_second_done.wait(60.0) if key == 1 else is_second_done.set() is None
+        if key == 1:
+            assert is_second_done.wait(60.0)
+        else:
+            is_second_done.set()
         return key
 
     assert [*parallel_map(call, [1, 2], SystemRuntime(), max_threads=2, name="lag")] == [1, 2]
