@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from math import inf
+from typing import Protocol
 
 from pykcl.errors import BufferFull, InternalError, NotDelivered, PyKclError, TemporaryError
 from pykcl.events import Event as EventOfStream
@@ -60,6 +61,12 @@ class RecordsNotDelivered(EventOfStream):
     stream: str
     records: int
     error: str
+
+
+class Flag(Protocol):
+    """The part of an event that is for whoever ends the wait for it. Its `set` returns at once."""
+
+    def set(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,8 +120,8 @@ class Delivery:
         self._in_flight: set[Request] = set()
         self._number = self._epoch = self._bytes = 0
         self._pending: Counter[int] = Counter()
-        self._flushes: list[tuple[int, Event]] = []
-        self._blocked: list[Event] = []
+        self._flushes: list[tuple[int, Flag]] = []
+        self._blocked: list[Flag] = []
         self._failures: Failures | None = None
         self._delayed_since: float | None = None
         self._takes_no_more = self._is_over = False
@@ -133,22 +140,43 @@ class Delivery:
 
     def put(self, record: NewRecord, *, may_wait: bool, timeout: float | None) -> Future[PutResult]:
         """Take a record, as soon as there is room for it. Raises BufferFull, and PyKclError after `take_no_more`."""
-        size = record.size + RECORD_OVERHEAD
         deadline = inf if timeout is None else self._runtime.monotonic() + timeout
-        while True:
-            with self._lock:
-                self._refuse_if_closed()
+        room: Event | None = None
+        try:
+            while (future := self.offer(record, room)) is None:
                 now = self._runtime.monotonic()
-                if not self._bytes or self._bytes + size <= self._max_bytes:
-                    outcomes, future = self._take(record, size, now)
-                    break
                 if not may_wait or now >= deadline or self._is_own_thread():
-                    raise self._full()
+                    raise self.full()
+                if room is not None:
+                    room.wait(None if deadline == inf else deadline - now)
                 room = self._runtime.event()
-                self._blocked.append(room)
-            room.wait(None if deadline == inf else deadline - now)
+            return future
+        finally:
+            self.wait_no_more(room)
+
+    def offer(self, record: NewRecord, room: Flag | None = None) -> Future[PutResult] | None:
+        """Take a record if there is room for it; else return None, and set `room` once there may be.
+
+        Raises PyKclError after `take_no_more`.
+        """
+        size = record.size + RECORD_OVERHEAD
+        with self._lock:
+            self._refuse_if_closed()
+            if self._bytes and self._bytes + size > self._max_bytes:
+                if room is not None:
+                    self._blocked.append(room)
+                return None
+            outcomes, future = self._take(record, size, self._runtime.monotonic())
         self._settle(outcomes)
         return future
+
+    def wait_no_more(self, room: Flag | None) -> None:
+        """Forget somebody who has waited for room."""
+        if room is None:
+            return
+        with self._lock:
+            if room in self._blocked:
+                self._blocked.remove(room)
 
     def _take(self, record: NewRecord, size: int, now: float) -> tuple[Sequence[Outcome], Future[PutResult]]:
         self._number += 1
@@ -166,9 +194,12 @@ class Delivery:
         self._have_watched(now if is_full else now + self._linger)
         return outcomes, future
 
-    def _full(self) -> BufferFull:
+    def full(self) -> BufferFull:
+        """Return the error of a record that there is no room for."""
+        with self._lock:
+            records, size = self._pending.total(), self._bytes
         return BufferFull(
-            f"{self._pending.total()} records of {self._bytes} bytes wait to be put into stream {self._stream.name!r}, "
+            f"{records} records of {size} bytes wait to be put into stream {self._stream.name!r}, "
             "which is all that max_pending_bytes allows. This one was not taken. Do: put it later; a larger bound only "
             "helps against short delays."
         )
@@ -193,18 +224,28 @@ class Delivery:
     def flush(self, timeout: float | None) -> bool:
         """Wait for the outcome of all records put so far, and let none wait for others; return whether it has come."""
         self.refuse_own_thread()
+        done = self._runtime.event()
+        if not self.begin_flush(done):
+            return True
+        is_done = done.wait(timeout)
+        self.end_flush(done)
+        return is_done
+
+    def begin_flush(self, done: Flag) -> bool:
+        """Let no record put so far wait for others, and set `done` once all have an outcome; False if all have one."""
         with self._lock:
             if not self._pending.total():
-                return True
+                return False
             self._records.urge(self._number)
-            done = self._runtime.event()
             self._flushes.append((self._epoch, done))
             self._epoch += 1
             self._have_watched(self._runtime.monotonic())
-        is_done = done.wait(timeout)
+        return True
+
+    def end_flush(self, done: Flag) -> None:
+        """Forget a flush."""
         with self._lock:
             self._flushes = [flush for flush in self._flushes if flush[1] is not done]
-        return is_done
 
     def take_failures(self) -> Failures | None:
         """Return the failures since the last call."""
