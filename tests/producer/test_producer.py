@@ -1,8 +1,8 @@
 """Producer: what its futures say is true, whatever happens to the stream, and close reports the rest. In simulated time."""
 
+import asyncio
 import gzip
 import json
-import sys
 from collections import Counter
 from contextlib import suppress
 
@@ -26,7 +26,7 @@ from pykcl.model.kpl import MAGIC
 from pykcl.model.new_record import NewRecord, PutAnswer
 from pykcl.producer import producer as module
 from pykcl.producer.accumulator import Accumulator
-from pykcl.producer.delivery import RECORD_OVERHEAD, PutsDelayed, PutsResumed, RecordsNotDelivered
+from pykcl.producer.delivery import RECORD_OVERHEAD, Delivery, PutsDelayed, PutsResumed, RecordsNotDelivered
 from pykcl.producer.producer import Producer, ProducerSeams, PutFailed
 from pykcl.producer.shard_map import ShardMap
 from pykcl.testing.memory.stream import MemoryStream
@@ -244,6 +244,39 @@ def test_trouble_is_an_event_when_it_begins_and_when_it_is_over(stage):
     assert stage.events[0].error == "too much"
 
 
+def test_two_requests_that_are_refused_at_the_same_moment_are_one_event(stage, monkeypatch):
+    class Slow:
+        """Whoever reads it lets the other thread go on before it acts."""
+
+        def __get__(self, delivery, _):
+            since = delivery.__dict__["_delayed_since"]
+            stage.sleep(1)
+            return since
+
+        def __set__(self, delivery, value):
+            delivery.__dict__["_delayed_since"] = value
+
+    both = stage.runtime.event()
+
+    def throttled(_):
+        if len(stage.requests) == 2:
+            stage.trouble = lambda _: ()
+            both.set()
+        both.wait()
+        raise Throttled("too much")
+
+    monkeypatch.setattr(Delivery, "_delayed_since", Slow(), raising=False)
+    stage.trouble = throttled
+    producer = stage.producer(linger=0.0, connections=2)
+    producer.start()
+    for shard in "01":
+        producer.put(b"x", stage.key_for(shard))
+        stage.sleep(0.1)
+    producer.close()
+    stage.sleep(1)
+    assert [type(event) for event in stage.events][:2] == [PutsDelayed, PutsResumed]
+
+
 def test_shards_that_cannot_be_listed_are_an_event_too(stage):
     def split(_):
         stage.trouble, stage.list_shards = (lambda _: ()), denied
@@ -323,25 +356,15 @@ def test_a_missing_permission_fails_the_future_with_what_to_do(stage):
     assert stage.seen() == {b"b": 1}
 
 
-def test_a_client_that_raises_anything_loses_nothing(stage):
-    def broken(_):
-        if len(stage.requests) < 3:
-            raise ZeroDivisionError
-
-    stage.trouble = broken
-    with stage.producer() as producer:
-        future = producer.put(b"a")
-    assert future.result(0).attempts == 3
-
-
 @pytest.mark.parametrize("trouble", [None, SetupError("kinesis:PutRecords is missing")])
-def test_a_callback_that_wants_to_end_the_program_keeps_nobody_waiting(stage, trouble):
+@pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt, asyncio.CancelledError])
+def test_a_callback_that_raises_anything_keeps_nobody_waiting(stage, caplog, error, trouble):
     def refused(_):
         if trouble is not None:
             raise trouble
 
     def leave(*_):
-        sys.exit(1)
+        raise error
 
     stage.trouble = refused
     producer = stage.producer(on_failure=leave)
@@ -350,7 +373,35 @@ def test_a_callback_that_wants_to_end_the_program_keeps_nobody_waiting(stage, tr
     with suppress(PutFailed):
         producer.flush(timeout=60)
     assert producer.pending == 0
+    assert f"a callback of a future raised error={error.__name__}" in caplog.text
+    stage.trouble = lambda _: ()
+    producer.put(b"b")
     producer.close()
+    assert stage.seen()[b"b"] == 1
+
+
+def test_ctrl_c_ends_a_close_that_calls_on_failure(stage):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    stage.trouble = no_answer
+    producer = stage.producer(on_failure=interrupted)
+    producer.start()
+    producer.put(b"a")
+    with pytest.raises(KeyboardInterrupt):
+        producer.close(timeout=1)
+
+
+@pytest.mark.parametrize("error", [ZeroDivisionError, SystemExit, asyncio.CancelledError])
+def test_a_client_that_raises_anything_loses_nothing(stage, error):
+    def broken(_):
+        if len(stage.requests) < 3:
+            raise error
+
+    stage.trouble = broken
+    with stage.producer() as producer:
+        future = producer.put(b"a")
+    assert future.result(0).attempts == 3
 
 
 def test_a_bug_in_a_thread_of_the_producer_is_reported_for_every_record(stage, monkeypatch):
@@ -521,7 +572,7 @@ def test_put_waits_while_the_memory_is_full_and_the_bound_holds(stage):
     assert stage.seen() == {b"x" * 1000: 40}
 
 
-def test_a_put_that_waits_for_room_ends_with_close(stage):
+def test_a_put_that_waits_for_room_ends_with_close_and_takes_nothing(stage):
     stage.trouble = no_answer
     producer = stage.producer(max_pending_bytes=SIZE)
     producer.start()
@@ -531,7 +582,7 @@ def test_a_put_that_waits_for_room_ends_with_close(stage):
     def program():
         try:
             producer.put(b"y" * 1000, "k")
-        except PyKclError as error:
+        except BufferFull as error:
             ended.append(str(error))
 
     task = stage.runtime.spawn("program", program)
@@ -539,7 +590,7 @@ def test_a_put_that_waits_for_room_ends_with_close(stage):
     with pytest.raises(PutFailed, match="1 records"):
         producer.close(timeout=1)
     task.join()
-    assert "is closed" in ended[0]
+    assert "is closed, and this record was still waiting for room. It was not taken." in ended[0]
 
 
 @pytest.mark.parametrize(("options", "timeout", "waited"), [({"on_full": "raise"}, None, 0), ({}, 3, 3)])
