@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TypeVar
 
-from pykcl.runtime import Runtime
+from pykcl.runtime import EndsThread, Runtime
 
 Result = TypeVar("Result")
 
@@ -35,12 +35,14 @@ async def in_a_thread(runtime: Runtime, name: str, call: Callable[[], Result]) -
     loop = asyncio.get_running_loop()
     done: asyncio.Future[None] = loop.create_future()
     results: list[Result] = []
-    errors: list[Exception] = []
+    errors: list[BaseException] = []
 
     def work() -> None:
         try:
             results.append(call())
-        except Exception as error:  # noqa: BLE001 - raised below
+        except EndsThread:
+            raise
+        except BaseException as error:  # noqa: BLE001 - raised below
             errors.append(error)
         loop.call_soon_threadsafe(resolve, done)
 

@@ -16,7 +16,7 @@ from pykcl.producer.producer import ProducerBase
 from pykcl.runtime import Future
 
 _MOST_AT_ONCE = 64
-"""Records after which other tasks get a turn, though there is room for more and `put` never waits."""
+"""Records that a task puts without a wait before other tasks get a turn."""
 
 
 class AsyncProducer(ProducerBase):
@@ -26,26 +26,29 @@ class AsyncProducer(ProducerBase):
             await producer.put(order, partition_key=order.customer)
             await producer.flush()
 
-    Requests are sent by threads; all methods are for the event loop in which it was started. Records are taken in the
-    order in which `put` was called in it. Everything else is as for `Producer`: `on_failure` and `on_event` are called
-    in threads.
+    Requests are sent by threads; all methods are for the event loop in which it was started. Where there is no room,
+    records are taken in the order in which `put` was called. Everything else is as for `Producer`: `on_failure` and
+    `on_event` are plain functions, and are called in threads.
     """
 
     _loop: asyncio.AbstractEventLoop | None = None
+    _puts_by = 0
+    _at_once = 0
 
     async def start(self) -> None:
         """Connect, and start the thread; the `async with` block does it.
 
-        Raises as `Producer.start`. A cancellation is raised once AWS has answered.
+        Raises as `Producer.start`. A cancellation is raised once AWS has answered, and closes the producer.
         """
+        self._refuse_second_start()
         self._loop, self._turn = asyncio.get_running_loop(), asyncio.Lock()
-        self._at_once = 0
         self._outcomes: deque[tuple[asyncio.Future[PutResult], Future[PutResult]]] = deque()
         self._is_waking = False
         try:
             await in_a_thread(self._runtime, "pykcl-producer-start", self._start)
         except asyncio.CancelledError:
-            await self.close(0)
+            if self._delivery is not None:
+                await self.close(0)
             raise
 
     async def close(self, timeout: float | None = None) -> None:
@@ -53,7 +56,8 @@ class AsyncProducer(ProducerBase):
 
         A cancellation gives up the others, too. Raises PutFailed as `Producer.close`.
         """
-        if self._loop is not None:
+        if self._delivery is not None:
+            self._own_delivery()
             self._refuse_another_loop()
         delivery = self._begin_to_close()
         if delivery is None:
@@ -107,11 +111,12 @@ class AsyncProducer(ProducerBase):
         self._end_flush(delivery, timeout, is_done=is_done)
 
     async def _taken(self, delivery: Delivery, record: NewRecord, timeout: float | None) -> Future[PutResult]:
-        room: LoopEvent | None = None
+        await self._let_others_go_on()
+        # Others wait for room: this one waits, too, though it is not its turn to ask for it.
+        room = LoopEvent() if self._turn.locked() else None
         try:
             # One after the other: else a small record would get past a large one that was put before it.
             async with asyncio.timeout(timeout), self._turn:
-                await self._let_others_go_on()
                 while (found := delivery.offer(record, room)) is None:
                     if not self._may_wait:
                         raise delivery.full()
@@ -120,18 +125,18 @@ class AsyncProducer(ProducerBase):
                     room = LoopEvent()
                 return found
         except TimeoutError:
-            # It may have waited for its turn alone.
-            found = delivery.offer(record)
-            if found is None:
-                raise delivery.full() from None
-            return found
+            raise delivery.full() from None
         finally:
             delivery.wait_no_more(room)
 
     async def _let_others_go_on(self) -> None:
-        self._at_once += 1
-        if self._at_once >= _MOST_AT_ONCE:
-            self._at_once = 0
+        """Suspend a task that puts many records, and never waits."""
+        # Not the task itself, which would be kept. One that gets the number of another is suspended sooner, no more.
+        task = id(asyncio.current_task())
+        self._at_once = self._at_once + 1 if task == self._puts_by else 1
+        self._puts_by = task
+        if self._at_once > _MOST_AT_ONCE:
+            self._at_once = 1
             await asyncio.sleep(0)
 
     async def _outcome_of_all(self, delivery: Delivery, timeout: float | None) -> bool:

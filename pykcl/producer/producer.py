@@ -128,11 +128,15 @@ class ProducerBase:
 
     # -- the life of it --------------------------------------------------------------------------------------------
 
-    def _start(self) -> None:
-        if self._delivery is not None:
+    def _refuse_second_start(self) -> None:
+        if self._delivery is not None or self._is_closed:
+            state = "closed" if self._is_closed else "started"
             raise PyKclError(
-                "This producer was started before. Do: make one for each process, and start it once."
+                f"This producer was {state} before. Do: make one for each process, and start it once."
             )
+
+    def _start(self) -> None:
+        self._refuse_second_start()
         stream = self._stream()
         description = stream.describe()
         if description.ignores_keys and self._ordered:

@@ -18,87 +18,16 @@ from pykcl.errors import (
     RecordRefused,
     SetupError,
     StreamMissing,
-    TemporaryError,
     Throttled,
 )
-from pykcl.local.stream import LocalKinesis
 from pykcl.model.kpl import MAGIC
-from pykcl.model.new_record import NewRecord, PutAnswer
 from pykcl.producer import producer as module
 from pykcl.producer.accumulator import Accumulator
-from pykcl.producer.delivery import RECORD_OVERHEAD, Delivery, PutsDelayed, PutsResumed, RecordsNotDelivered
-from pykcl.producer.producer import Producer, ProducerSeams, PutFailed
-from pykcl.producer.shard_map import ShardMap
+from pykcl.producer.delivery import Delivery, PutsDelayed, PutsResumed, RecordsNotDelivered
+from pykcl.producer.producer import Producer, PutFailed
 from pykcl.testing.memory.stream import MemoryStream
 from pykcl.testing.runtime import Simulation
-from tests.producer.stream_kit import seen_by_consumers, seen_by_shard
-
-
-class Stage:
-    """A stream "s" in a simulation. trouble: called with the records of each request; may raise before they are put, or
-    answer with the indexes of those to be refused. answer: called behind that; may raise, or wait."""
-
-    def __init__(self, simulation, *, shards=2, limits=False):
-        self.simulation = simulation
-        self.runtime = simulation.runtime("producer")
-        self.kinesis = LocalKinesis(self.runtime.utcnow_millis, limits=limits, seed=simulation.seed)
-        self.kinesis.create_stream("s", shards)
-        self.name = "s"
-        self.stream = MemoryStream(self.kinesis, "s", self.runtime, simulation.switch)
-        self.trouble = self.answer = lambda _: ()
-        self.requests = []
-        self.events = []
-
-    def producer(self, **options):
-        seams = ProducerSeams(runtime=self.runtime, stream=lambda: self)
-        return Producer._with(seams, "s", on_event=self.events.append, **options)
-
-    def describe(self):
-        return self.stream.describe()
-
-    def list_shards(self):
-        return self.stream.list_shards()
-
-    def put(self, records):
-        self.simulation.switch()
-        self.requests.append(records)
-        refused = self.trouble(records) or ()
-        taken = [record for at, record in enumerate(records) if at not in refused]
-        answers = iter(self.stream.put(taken) if taken else ())
-        self.answer(records)
-        return [
-            PutAnswer(None, "ProvisionedThroughputExceededException") if at in refused else next(answers)
-            for at in range(len(records))
-        ]
-
-    def sleep(self, seconds):
-        self.runtime.event().wait(seconds)
-
-    def key_for(self, end):
-        """A partition key of the open shard whose id ends so."""
-        shards = ShardMap(self.kinesis.list_shards("s", operation=None))
-        return next(
-            f"k{at}" for at in range(999) if shards.shard_of(NewRecord(b"", f"k{at}").hash_key).endswith(end)
-        )
-
-    def seen(self):
-        return seen_by_consumers(self.kinesis)
-
-
-@pytest.fixture
-def simulation():
-    with Simulation(seed=1) as one:
-        yield one
-
-
-@pytest.fixture
-def stage(simulation):
-    return Stage(simulation)
-
-
-def no_answer(_):
-    raise TemporaryError("no answer")
-
+from tests.producer.stream_kit import SIZE, Chaos, Stage, no_answer, seen_by_shard
 
 # -- records get there -------------------------------------------------------------------------------------------------
 
@@ -452,46 +381,6 @@ def test_a_reshard_in_the_middle_loses_nothing_and_is_followed(stage):
     assert all(record.data.startswith(MAGIC) for record in stage.requests[-1])
 
 
-class Chaos:
-    """Trouble of all kinds, one request in three, and reshards; for a while."""
-
-    def __init__(self, stage):
-        self.stage, self.rng = stage, stage.simulation.rng
-        stage.trouble, stage.answer = self.before, self.behind
-
-    @property
-    def rages(self):
-        return len(self.stage.requests) < 60
-
-    def before(self, records):
-        chance = self.rng.random()
-        if not self.rages or chance > 0.35:
-            return ()
-        if chance < 0.05:
-            raise Throttled("too much")
-        if chance < 0.1:
-            no_answer(records)
-        if chance < 0.15:
-            self.stage.sleep(self.rng.choice((0.3, 4)))
-        elif chance < 0.22:
-            self.reshard()
-        return [at for at in range(len(records)) if self.rng.random() < 0.3]
-
-    def behind(self, records):
-        if self.rages and self.rng.random() < 0.1:
-            self.stage.sleep(self.rng.choice((0, 1)))
-            no_answer(records)
-
-    def reshard(self):
-        opened = [shard for shard in self.stage.kinesis.list_shards("s", operation=None) if shard.is_open]
-        opened.sort(key=lambda shard: shard.hash_range)
-        at = self.rng.randrange(len(opened))
-        if at and self.rng.random() < 0.5:
-            self.stage.kinesis.merge("s", opened[at - 1].shard_id, opened[at].shard_id)
-        else:
-            self.stage.kinesis.split("s", opened[at].shard_id)
-
-
 @pytest.mark.parametrize("aggregate", [True, False])
 @pytest.mark.parametrize("ordered", [True, False])
 @pytest.mark.parametrize("seed", range(6))
@@ -547,8 +436,6 @@ def test_an_ordered_record_that_is_given_up_halts_its_shard_until_resume(stage):
 
 
 # -- memory ------------------------------------------------------------------------------------------------------------
-
-SIZE = RECORD_OVERHEAD + 1000 + 1
 
 
 def test_put_waits_while_the_memory_is_full_and_the_bound_holds(stage):
@@ -714,6 +601,13 @@ def test_a_closed_producer_and_one_that_is_started_twice_say_so(stage):
     producer.close()
     with pytest.raises(PyKclError, match="is closed"):
         producer.put(b"x")
+
+
+def test_a_producer_that_was_closed_is_not_started_as_nobody_would_flush_it(stage):
+    producer = stage.producer()
+    producer.close()
+    with pytest.raises(PyKclError, match="was closed before"):
+        producer.start()
 
 
 @pytest.mark.parametrize("wait", ["flush", "close"])
