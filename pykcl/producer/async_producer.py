@@ -28,7 +28,7 @@ class AsyncProducer(ProducerBase):
 
     Requests are sent by threads; all methods are for the event loop in which it was started. Where there is no room,
     records are taken in the order in which `put` was called. Everything else is as for `Producer`: `on_failure` and
-    `on_event` are plain functions, and are called in threads.
+    `on_event` are plain functions, and are called in threads, `on_failure` also in that of the loop.
     """
 
     _loop: asyncio.AbstractEventLoop | None = None

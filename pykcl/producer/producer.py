@@ -94,7 +94,7 @@ class ProducerBase:
         rate_limit: times the 1 MiB and 1,000 records a second of a shard. connections: most requests at a time.
         serializer: makes the data of each record; None: bytes as they are, text as UTF-8, pydantic and msgspec objects
         by their own encoders, all else as JSON. compression: of the data of each record, by itself.
-        on_failure: called with each record that is given up, and the error, in a thread of the producer.
+        on_failure: called with each record that is given up, and the error, in the thread that does it; must not wait.
         Raises ConfigError.
         """
         self._config = Config(application="pykcl-producer", stream=stream, region=region)
