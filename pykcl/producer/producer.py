@@ -23,6 +23,7 @@ from pykcl.errors import (
 from pykcl.event_dispatch import EventFan, Listener, Relay
 from pykcl.interfaces import Events, PutStream
 from pykcl.model.new_record import MAX_RECORD_BYTES, NewRecord, why_refused
+from pykcl.processor import why_it_runs_nothing
 from pykcl.producer.accumulator import SETUP_PATIENCE, Accumulator, Options, PutResult, max_bytes_for
 from pykcl.producer.delivery import Delivery
 from pykcl.producer.encode import Compression, compressor_of, encoded
@@ -99,7 +100,15 @@ class ProducerBase:
         """
         self._config = Config(application="pykcl-producer", stream=stream, region=region)
         _refuse_other_values(
-            linger, max_pending_bytes, on_full, record_ttl, rate_limit, serializer, connections
+            linger,
+            max_pending_bytes,
+            on_full,
+            record_ttl,
+            rate_limit,
+            serializer,
+            connections,
+            on_failure,
+            on_event,
         )
         self._aggregate, self._ordered, self._linger, self._rate_limit = (
             aggregate,
@@ -372,7 +381,12 @@ def _refuse_other_values(
     rate_limit: object,
     serializer: object,
     connections: object,
+    on_failure: object,
+    on_event: object,
 ) -> None:
+    def is_plain(function: object) -> bool:
+        return function is None or (callable(function) and why_it_runs_nothing(function) is None)
+
     def is_number(value: object, least: float, *, above: bool = False) -> bool:
         if isinstance(value, bool) or not isinstance(value, int | float):
             return False
@@ -392,12 +406,15 @@ def _refuse_other_values(
             "seconds above 0, or None",
         ),
         "rate_limit": (rate_limit, is_number(rate_limit, 0, above=True), "a number above 0"),
-        "serializer": (serializer, serializer is None or callable(serializer), "a function, or None"),
+        "serializer": (serializer, is_plain(serializer), "a plain function, no async def, or None"),
         "connections": (
             connections,
             type(connections) is int and 1 <= connections <= 100,
             "a whole number, 1 to 100",
         ),
+        # A call of async def runs nothing, so nobody would learn of a loss.
+        "on_failure": (on_failure, is_plain(on_failure), "a plain function, no async def"),
+        "on_event": (on_event, is_plain(on_event), "a plain function, no async def"),
     }
     for name, (value, is_good, wanted) in checks.items():
         if not is_good:

@@ -572,6 +572,10 @@ def test_without_the_permission_to_list_shards_only_plain_records_go(stage):
     assert stage.seen() == {b"x": 1}
 
 
+async def asynchronous(*_):
+    pass
+
+
 @pytest.mark.parametrize(
     "options",
     [
@@ -585,6 +589,10 @@ def test_without_the_permission_to_list_shards_only_plain_records_go(stage):
         {"compression": "lz4"},
         {"connections": 0},
         {"connections": True},
+        {"serializer": asynchronous},
+        {"on_failure": asynchronous},
+        {"on_failure": "log"},
+        {"on_event": asynchronous},
         {"region": 7},
     ],
 )
