@@ -60,6 +60,7 @@ if TYPE_CHECKING:
         ShutdownRequestedInput,
     )
     from pykcl.producer.accumulator import PutResult
+    from pykcl.producer.async_producer import AsyncProducer
     from pykcl.producer.producer import Producer, PutFailed
     from pykcl.status import (
         Activity,
@@ -80,6 +81,7 @@ __all__ = [
     "Activity",
     "App",
     "AsyncConsumer",
+    "AsyncProducer",
     "Batch",
     "BufferFull",
     "CallStatus",
@@ -153,6 +155,7 @@ _HOMES = {
     "Activity": "pykcl.status",
     "App": "pykcl.handlers.app",
     "AsyncConsumer": "pykcl.handlers.async_consumer",
+    "AsyncProducer": "pykcl.producer.async_producer",
     "Batch": "pykcl.processor",
     "BufferFull": "pykcl.errors",
     "CallStatus": "pykcl.status",

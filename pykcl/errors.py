@@ -247,7 +247,7 @@ class RecordRefused(PyKclError, ValueError):
 
 
 class BufferFull(PyKclError):
-    """The producer holds as many records as it may. This one was not taken. Wait, then put it again."""
+    """The producer holds as many records as it may, or was closed while this one waited for room. It was not taken."""
 
 
 class NotDelivered(PyKclError):

@@ -13,7 +13,7 @@ from typing import Any
 
 from pykcl.errors import TemporaryError
 from pykcl.events import Event, WorkerStopped
-from pykcl.runtime import Runtime, SystemRuntime, Task
+from pykcl.runtime import EndsThread, Runtime, SystemRuntime, Task
 
 log = logging.getLogger("pykcl")
 
@@ -262,7 +262,9 @@ class Relay:
     def _deliver(self, event: Event) -> None:
         try:
             self._listener(event)
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - the application's own code
+        except EndsThread:
+            raise
+        except BaseException as error:  # noqa: BLE001 - the application's own code, for whose further events it stays
             if not self._is_failing:
                 log.error(
                     "event listener raised listener=%r event=%s error=%s",

@@ -1,11 +1,13 @@
-"""The interface of a record processor: RecordProcessor and the inputs of its methods."""
+"""The interface of a record processor: RecordProcessor and the inputs of its methods. And the kinds of functions."""
 
 from __future__ import annotations
 
+import functools
+import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, overload
+from typing import Any, Protocol, overload
 
 from pykcl.errors import ConfigError, ProcessingError
 from pykcl.model.checkpoint import Checkpoint
@@ -275,3 +277,31 @@ class RecordProcessor(ABC):
 
 ProcessorFactory = Callable[[], RecordProcessor]
 """A RecordProcessor subclass, or any callable without arguments that returns a new instance."""
+
+
+ASYNC = "async def"
+"""Kind of a function that returns a coroutine."""
+
+
+def why_it_runs_nothing(function: Any) -> str | None:
+    """Kind of a function whose call runs nothing, as far as that is known without a call; None for any other.
+
+    Through functools.partial and an own `__call__`. Not through functools.wraps: the wrapper may run what it wraps.
+    """
+    function = behind_partials(function)
+    call = getattr(type(function), "__call__", None)  # noqa: B004 - the method of an instance, not whether there is one
+    for found in (function, *([call] if call is not None else [])):
+        if inspect.iscoroutinefunction(found):
+            return ASYNC
+        if inspect.isasyncgenfunction(found):
+            return "async def with a yield"
+        if inspect.isgeneratorfunction(found):
+            return "a function with a yield"
+    return None
+
+
+def behind_partials(function: Any) -> Any:
+    """Return what functools.partial calls in the end."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    return function

@@ -36,6 +36,7 @@ ALLOWED = {
     "events": {"error_catalog"},
     "runtime": {"errors"},
     "status": set(),
+    "awaiting": {"runtime"},
     "event_dispatch": {"errors", "events", "runtime"},
     "logs": {"event_dispatch", "events"},
     "health": {"errors", "health", "host_names", "status"},
@@ -51,8 +52,8 @@ ALLOWED = {
     "planning": VALUES | {"planning"},
     "aws": {"aws", "config", "errors", "interfaces", "metrics", "model", "runtime"},
     "worker": WIRING | {"worker", "planning"},
-    "producer": WIRING | {"producer"},
-    "handlers": WIRING | {"handlers", "planning", "worker"},
+    "producer": WIRING | {"awaiting", "producer"},
+    "handlers": WIRING | {"awaiting", "handlers", "planning", "worker"},
     "asgi_server": set(),
     "local": {"asgi_server", "host_names", "local", "model"},
     "compat": WIRING | {"compat", "logs", "planning", "worker", "aws"},
@@ -107,7 +108,13 @@ OPERATORS_AWS = "pykcl/operate/aws/"
 CLOCKS_AND_THREADS = {
     "time", "threading", "random", "_thread", "asyncio", "concurrent", "multiprocessing", "queue", "sched",
 }  # fmt: skip
-EVENT_LOOPS = {"pykcl/handlers/async_consumer.py", "pykcl/handlers/loop.py", "tests/simulation/lanes.py"}
+EVENT_LOOPS = {
+    "pykcl/awaiting.py",
+    "pykcl/handlers/async_consumer.py",
+    "pykcl/handlers/loop.py",
+    "pykcl/producer/async_producer.py",
+    "tests/simulation/lanes.py",
+}
 """They run in an event loop, that of a program or of pykcl: a simulation gives them another one."""
 LOOKS_ON = ("asgi_server", "health", "ui")
 """They look at a worker or at a fleet from outside, in real time, with sockets and threads of their own: they ask for what

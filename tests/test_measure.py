@@ -12,10 +12,10 @@ REACHED = {
 }
 """What each measure may come to; a change that lowers one lowers it here."""
 SIZES = {
-    "files of pykcl/": 317,
-    "lines of pykcl/": 81_150,
-    "lines of the core": 34_900,
-    "lines of tests/": 125_300,
+    "files of pykcl/": 319,
+    "lines of pykcl/": 81_500,
+    "lines of the core": 34_980,
+    "lines of tests/": 126_000,
 }
 """Sizes that may not be exceeded. A change that needs more raises the number here and gives the reason in its message."""
 

@@ -11,10 +11,9 @@ from pykcl.config import Config
 from pykcl.errors import ConfigError
 from pykcl.handlers.functions import belongs_to_an_app, handler, required
 from pykcl.model.record import Record
-from pykcl.processor import ProcessorFactory
+from pykcl.processor import ASYNC, ProcessorFactory, why_it_runs_nothing
 from pykcl.runtime import SystemRuntime
 from pykcl.worker.options import CALLABLE, AppOptions
-from pykcl.worker.processor_factory import ASYNC, why_it_runs_nothing
 from pykcl.worker.window_delivery import refuse_beside_windows
 from pykcl.worker.worker import Worker, run_together
 

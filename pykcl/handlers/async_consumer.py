@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any
 
+from pykcl.awaiting import in_a_thread, resolve
 from pykcl.errors import PyKclError
 from pykcl.handlers.consumer import END, POLL_SECONDS, ConsumerBase, Ended, Value
 from pykcl.model.record import Record
 from pykcl.processor import NotDecoded
 
-Result = TypeVar("Result")
 Asker = asyncio.Task[Any] | None
 
 _MOST_AT_ONCE = 64
@@ -56,7 +56,7 @@ class AsyncConsumer(ConsumerBase[Asker]):
                 await self._news(None, lambda: self._has_started or self._is_over or self._is_ending)
             self._raise_failure()
         except BaseException:
-            await self._in_a_thread("pykcl-consumer-stop", self._stop_worker)
+            await in_a_thread(self._runtime, "pykcl-consumer-stop", self._stop_worker)
             raise
         return self
 
@@ -71,7 +71,7 @@ class AsyncConsumer(ConsumerBase[Asker]):
             return
         self._refuse_another_loop()
         if not self._is_left:
-            await self._in_a_thread("pykcl-consumer-stop", self._stop_worker)
+            await in_a_thread(self._runtime, "pykcl-consumer-stop", self._stop_worker)
         self._left(error)
 
     async def aclose(self) -> None:
@@ -132,8 +132,8 @@ class AsyncConsumer(ConsumerBase[Asker]):
         with self._rejecting(record):
             self._refuse_unusable(record)
             self._refuse_no_letters()
-            return await self._in_a_thread(
-                "pykcl-consumer-reject", lambda: self._queue.reject(record, reason)
+            return await in_a_thread(
+                self._runtime, "pykcl-consumer-reject", lambda: self._queue.reject(record, reason)
             )
 
     async def wait_ready(self, timeout: float | None = None) -> bool:
@@ -179,7 +179,7 @@ class AsyncConsumer(ConsumerBase[Asker]):
         timer = None
         try:
             if not is_over():
-                timer = None if seconds is None else loop.call_later(seconds, _resolve, news)
+                timer = None if seconds is None else loop.call_later(seconds, resolve, news)
                 await news
         finally:
             self._waits.remove(news)
@@ -202,36 +202,7 @@ class AsyncConsumer(ConsumerBase[Asker]):
     def _wake_all(self) -> None:
         self._is_waking = False
         for news in self._waits:
-            _resolve(news)
-
-    async def _in_a_thread(self, name: str, call: Callable[[], Result]) -> Result:
-        """Wait for a call in a thread of its own. A cancellation is raised once it has returned."""
-        loop = asyncio.get_running_loop()
-        done: asyncio.Future[None] = loop.create_future()
-        results: list[Result] = []
-        errors: list[Exception] = []
-
-        def work() -> None:
-            try:
-                results.append(call())
-            except Exception as error:  # noqa: BLE001 - raised below
-                errors.append(error)
-            loop.call_soon_threadsafe(_resolve, done)
-
-        task = self._runtime.spawn(name, work)
-        cancelled: asyncio.CancelledError | None = None
-        while not done.done():
-            try:
-                await asyncio.shield(done)
-            except asyncio.CancelledError as error:
-                cancelled = error
-        # It has nothing left to do, and is not to be found by who counts threads.
-        task.join(1.0)
-        if cancelled is not None:
-            raise cancelled from (errors[0] if errors else None)
-        if errors:
-            raise errors[0]
-        return results[0]
+            resolve(news)
 
     def _is_same(self, owner: Asker, asker: Asker) -> bool:
         # A task that was made for one call of anext() has ended, and asks for no more.
@@ -283,8 +254,3 @@ class _Loop(AsyncIterator[Record]):
 def _cancellations(task: Asker) -> int:
     """Return how often a task was asked to end by a cancellation that nobody has withdrawn."""
     return 0 if task is None else task.cancelling()
-
-
-def _resolve(news: asyncio.Future[None]) -> None:
-    if not news.done():
-        news.set_result(None)

@@ -22,15 +22,18 @@ from pykcl.handlers.lanes import LaneProcessor, checked_concurrency
 from pykcl.handlers.windows import PICKLED, ShardWindows, Window, checked_seconds
 from pykcl.model.record import Record
 from pykcl.processor import (
+    ASYNC,
     Batch,
     FailedAt,
     InitializationInput,
     ProcessorFactory,
     RecordProcessor,
     StoppedAt,
+    behind_partials,
+    why_it_runs_nothing,
 )
 from pykcl.runtime import EndsThread
-from pykcl.worker.processor_factory import ASYNC, must_have_run, why_it_runs_nothing
+from pykcl.worker.processor_factory import must_have_run
 from pykcl.worker.signals import OwnProcess
 
 _MADE = "__pykcl_processor__"
@@ -110,7 +113,7 @@ def processor_of(found: Any, window: int | None = None, concurrency: int | None 
     made = getattr(found, _MADE, None)
     of_an_app = made[1] if made is not None and made[0] is found else None
     if window is not None:
-        if of_an_app is not None or isinstance(_behind_partials(found), type):
+        if of_an_app is not None or isinstance(behind_partials(found), type):
             name = getattr(found, "__name__", type(found).__name__)
             what, where = (
                 ("makes processors", "handler") if of_an_app is None else ("belongs to an App", "@app.stream")
@@ -141,7 +144,7 @@ def belongs_to_an_app(function: Any, factory: ProcessorFactory) -> None:
 
 def takes_records(found: Any) -> bool:
     """Return True for a function, not a class, that has to be called with something and makes no record processor."""
-    if not callable(found) or isinstance(found, RecordProcessor) or isinstance(_behind_partials(found), type):
+    if not callable(found) or isinstance(found, RecordProcessor) or isinstance(behind_partials(found), type):
         return False
     if not any(each.kind in _POSITIONAL for each in required(found)):
         return False
@@ -206,7 +209,7 @@ class Handler:
         self.function, self.decoder, self.is_wanted, self.window = function, decoder, filter, window
         self.is_async = why_it_runs_nothing(function) == ASYNC
         self._refuse_what_is_no_function()
-        named = _behind_partials(function)
+        named = behind_partials(function)
         named = named if hasattr(named, "__qualname__") else type(named)
         self.name = f"{named.__module__}:{named.__qualname__}"
         self._title = named.__qualname__.rpartition("<locals>.")[2]
@@ -259,7 +262,7 @@ class Handler:
             is_one = isinstance(function, type) and issubclass(function, RecordProcessor)
             do = f"pass processor={name}" if is_one else "write def on_record(record)"
             raise NotAProcessor(f"handler takes a function; it got {what}. Do: {do}.").about("E15", do)
-        if isinstance(_behind_partials(function), type):
+        if isinstance(behind_partials(function), type):
             do = "pass it to Worker as it is"
             raise NotAProcessor(f"handler takes a function; it got what makes objects. Do: {do}.").about(
                 "E15", do
@@ -439,15 +442,9 @@ def _names_of_the_caller() -> Mapping[str, Any]:
     return {} if frame is None or frame.f_locals is frame.f_globals else dict(frame.f_locals)
 
 
-def _behind_partials(function: Any) -> Any:
-    while isinstance(function, functools.partial):
-        function = function.func
-    return function
-
-
 def written(function: Any) -> Any:
     """Return the function that somebody has written: behind partials, methods, wrappers and callable objects."""
-    found = inspect.unwrap(_behind_partials(function))
+    found = inspect.unwrap(behind_partials(function))
     if not isinstance(found, types.FunctionType | types.MethodType):
         found = getattr(type(found), "__call__", found)  # noqa: B004 - the method, not whether there is one
     return getattr(found, "__func__", found)

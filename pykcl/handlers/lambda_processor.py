@@ -27,9 +27,16 @@ from pykcl.handlers.lanes import LaneProcessor, checked_concurrency
 from pykcl.handlers.windows import JSON, ShardWindows, checked_seconds, fields_of_event
 from pykcl.model.lambda_event import EventSource, event_of
 from pykcl.model.record import Record
-from pykcl.processor import Batch, FailedAt, InitializationInput, ProcessorFactory, RecordProcessor
+from pykcl.processor import (
+    Batch,
+    FailedAt,
+    InitializationInput,
+    ProcessorFactory,
+    RecordProcessor,
+    why_it_runs_nothing,
+)
 from pykcl.runtime import Runtime, SystemRuntime
-from pykcl.worker.processor_factory import NeverRan, must_have_run, why_it_runs_nothing
+from pykcl.worker.processor_factory import NeverRan, must_have_run
 from pykcl.worker.signals import OwnProcess
 from pykcl.worker.turns import Turn, Turns
 

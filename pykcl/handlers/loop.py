@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from pykcl.errors import InternalError
+from pykcl.processor import why_it_runs_nothing
 from pykcl.runtime import Coroutines, EndsThread, Runtime
-from pykcl.worker.processor_factory import why_it_runs_nothing
 from pykcl.worker.threads import Helpers
 
 if TYPE_CHECKING:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from math import inf
+from typing import Protocol
 
 from pykcl.errors import BufferFull, InternalError, NotDelivered, PyKclError, TemporaryError
 from pykcl.events import Event as EventOfStream
@@ -19,7 +20,7 @@ from pykcl.interfaces import Events, PutStream
 from pykcl.model.new_record import NewRecord, PutAnswer
 from pykcl.producer.accumulator import MAX_RECORDS, Accumulator, Outcome, PendingRecord, PutResult, Request
 from pykcl.producer.shard_map import ShardMap
-from pykcl.runtime import Event, Future, Runtime, Task
+from pykcl.runtime import EndsThread, Event, Future, Runtime, Task, in_main_thread
 
 log = logging.getLogger("pykcl.producer")
 
@@ -60,6 +61,12 @@ class RecordsNotDelivered(EventOfStream):
     stream: str
     records: int
     error: str
+
+
+class Flag(Protocol):
+    """The part of an event that is for whoever ends the wait for it. Its `set` returns at once."""
+
+    def set(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,8 +120,8 @@ class Delivery:
         self._in_flight: set[Request] = set()
         self._number = self._epoch = self._bytes = 0
         self._pending: Counter[int] = Counter()
-        self._flushes: list[tuple[int, Event]] = []
-        self._blocked: list[Event] = []
+        self._flushes: list[tuple[int, Flag]] = []
+        self._blocked: list[Flag] = []
         self._failures: Failures | None = None
         self._delayed_since: float | None = None
         self._takes_no_more = self._is_over = False
@@ -132,23 +139,44 @@ class Delivery:
             return self._pending.total()
 
     def put(self, record: NewRecord, *, may_wait: bool, timeout: float | None) -> Future[PutResult]:
-        """Take a record, as soon as there is room for it. Raises BufferFull, and PyKclError after `take_no_more`."""
-        size = record.size + RECORD_OVERHEAD
+        """Take a record, as soon as there is room for it. Raises as `offer`, and BufferFull where it may not wait."""
         deadline = inf if timeout is None else self._runtime.monotonic() + timeout
-        while True:
-            with self._lock:
-                self._refuse_if_closed()
+        room: Event | None = None
+        try:
+            while (future := self.offer(record, room)) is None:
                 now = self._runtime.monotonic()
-                if not self._bytes or self._bytes + size <= self._max_bytes:
-                    outcomes, future = self._take(record, size, now)
-                    break
                 if not may_wait or now >= deadline or self._is_own_thread():
-                    raise self._full()
+                    raise self.full()
+                if room is not None:
+                    room.wait(None if deadline == inf else deadline - now)
                 room = self._runtime.event()
-                self._blocked.append(room)
-            room.wait(None if deadline == inf else deadline - now)
+            return future
+        finally:
+            self.wait_no_more(room)
+
+    def offer(self, record: NewRecord, room: Flag | None = None) -> Future[PutResult] | None:
+        """Take a record if there is room for it; else return None, and set `room` once there may be.
+
+        Raises PyKclError after `take_no_more`: BufferFull where a record waits for room.
+        """
+        size = record.size + RECORD_OVERHEAD
+        with self._lock:
+            self._refuse_if_closed(has_waited=room is not None)
+            if self._bytes and self._bytes + size > self._max_bytes:
+                if room is not None:
+                    self._blocked.append(room)
+                return None
+            outcomes, future = self._take(record, size, self._runtime.monotonic())
         self._settle(outcomes)
         return future
+
+    def wait_no_more(self, room: Flag | None) -> None:
+        """Forget somebody who has waited for room."""
+        if room is None:
+            return
+        with self._lock:
+            if room in self._blocked:
+                self._blocked.remove(room)
 
     def _take(self, record: NewRecord, size: int, now: float) -> tuple[Sequence[Outcome], Future[PutResult]]:
         self._number += 1
@@ -166,16 +194,25 @@ class Delivery:
         self._have_watched(now if is_full else now + self._linger)
         return outcomes, future
 
-    def _full(self) -> BufferFull:
+    def full(self) -> BufferFull:
+        """Return the error of a record that there is no room for."""
+        with self._lock:
+            records, size = self._pending.total(), self._bytes
         return BufferFull(
-            f"{self._pending.total()} records of {self._bytes} bytes wait to be put into stream {self._stream.name!r}, "
+            f"{records} records of {size} bytes wait to be put into stream {self._stream.name!r}, "
             "which is all that max_pending_bytes allows. This one was not taken. Do: put it later; a larger bound only "
             "helps against short delays."
         )
 
-    def _refuse_if_closed(self) -> None:
-        if self._takes_no_more:
-            raise PyKclError(f"The producer of stream {self._stream.name!r} is closed. Do: make another one.")
+    def _refuse_if_closed(self, *, has_waited: bool) -> None:
+        if not self._takes_no_more:
+            return
+        if has_waited:
+            raise BufferFull(
+                f"The producer of stream {self._stream.name!r} is closed, and this record was still waiting for room. "
+                "It was not taken. Do: put it with another producer."
+            )
+        raise PyKclError(f"The producer of stream {self._stream.name!r} is closed. Do: make another one.")
 
     def _is_own_thread(self) -> bool:
         return any(self._runtime.is_current(task) for task in self._tasks)
@@ -193,18 +230,28 @@ class Delivery:
     def flush(self, timeout: float | None) -> bool:
         """Wait for the outcome of all records put so far, and let none wait for others; return whether it has come."""
         self.refuse_own_thread()
+        done = self._runtime.event()
+        if not self.begin_flush(done):
+            return True
+        is_done = done.wait(timeout)
+        self.end_flush(done)
+        return is_done
+
+    def begin_flush(self, done: Flag) -> bool:
+        """Let no record put so far wait for others, and set `done` once all have an outcome; False if all have one."""
         with self._lock:
             if not self._pending.total():
-                return True
+                return False
             self._records.urge(self._number)
-            done = self._runtime.event()
             self._flushes.append((self._epoch, done))
             self._epoch += 1
             self._have_watched(self._runtime.monotonic())
-        is_done = done.wait(timeout)
+        return True
+
+    def end_flush(self, done: Flag) -> None:
+        """Forget a flush."""
         with self._lock:
             self._flushes = [flush for flush in self._flushes if flush[1] is not done]
-        return is_done
 
     def take_failures(self) -> Failures | None:
         """Return the failures since the last call."""
@@ -249,7 +296,9 @@ class Delivery:
     def _work(self) -> None:
         try:
             self._work_on()
-        except Exception as error:  # noqa: BLE001 - nobody would send the records, and flush would wait for ever
+        except EndsThread:
+            raise
+        except BaseException as error:  # noqa: BLE001 - nobody would send the records, and flush would wait for ever
             log.error("a thread of the producer died error=%s", type(error).__name__)
             died = InternalError(
                 f"A thread of the producer died of {type(error).__name__}. This is a bug in pykcl: please report it. "
@@ -319,7 +368,9 @@ class Delivery:
             answers = self._stream.put([parcel.record for parcel in request])
         except PyKclError as error:
             failure = error
-        except Exception as error:  # noqa: BLE001 - a client of somebody else's may raise anything
+        except EndsThread:
+            raise
+        except BaseException as error:  # noqa: BLE001 - a client of somebody else's may raise anything
             failure = TemporaryError(f"Putting records raised {type(error).__name__}. They are put again.")
         random = self._runtime.random()
         with self._lock:
@@ -331,8 +382,8 @@ class Delivery:
                 outcomes = self._records.report(request, answers, now, random)
             else:
                 outcomes = self._records.report_failure(request, failure, now, random)
-            is_delayed = self._records.is_delayed
-        self._note_delay(request, answers, failure, now, is_delayed=is_delayed)
+            event = self._delay_of(request, answers, failure, now)
+        self._emit(event)
         self._settle(outcomes)
 
     def _list(self) -> None:
@@ -343,43 +394,45 @@ class Delivery:
             trouble = "ListShards did not show all shards."
         except PyKclError as error:
             trouble = str(error)
-        except Exception as error:  # noqa: BLE001 - as in `_send`
+        except EndsThread:
+            raise
+        except BaseException as error:  # noqa: BLE001 - as in `_send`
             trouble = f"Listing the shards raised {type(error).__name__}."
         with self._lock:
             now = self._runtime.monotonic()
-            is_delayed = self._records.is_delayed
+            event: PutsDelayed | None = None
             if found is None:
+                if self._records.is_delayed:
+                    event = self._begin_delay(0, trouble, now)
                 self._records.listing_failed(now)
                 outcomes: Sequence[Outcome] = ()
             else:
                 outcomes = self._records.place(found, now)
-        if found is None and is_delayed:
-            self._begin_delay(0, trouble, now)
+        self._emit(event)
         self._settle(outcomes)
 
-    def _note_delay(
-        self,
-        request: Request,
-        answers: Sequence[PutAnswer],
-        failure: PyKclError | None,
-        now: float,
-        *,
-        is_delayed: bool,
-    ) -> None:
-        """Report that records are sent again, and once none is any more."""
+    def _delay_of(
+        self, request: Request, answers: Sequence[PutAnswer], failure: PyKclError | None, now: float
+    ) -> PutsDelayed | PutsResumed | None:
+        """Return the event that an answer is: records are sent again, or none is any more. Under the lock."""
         refused = [answer for answer in answers if answer.shard_id is None]
+        if failure is not None or refused:
+            return self._begin_delay(len(refused) or len(request), str(failure or refused[0].error), now)
         since = self._delayed_since
-        if failure is None and not refused:
-            if since is not None and not is_delayed:
-                self._delayed_since = None
-                self._events.emit(PutsResumed(stream=self._stream.name, seconds=now - since))
-        else:
-            self._begin_delay(len(refused) or len(request), str(failure or refused[0].error), now)
+        if since is None or self._records.is_delayed:
+            return None
+        self._delayed_since = None
+        return PutsResumed(stream=self._stream.name, seconds=now - since)
 
-    def _begin_delay(self, records: int, error: str, now: float) -> None:
-        if self._delayed_since is None:
-            self._delayed_since = now
-            self._events.emit(PutsDelayed(stream=self._stream.name, records=records, error=error))
+    def _begin_delay(self, records: int, error: str, now: float) -> PutsDelayed | None:
+        if self._delayed_since is not None:
+            return None
+        self._delayed_since = now
+        return PutsDelayed(stream=self._stream.name, records=records, error=error)
+
+    def _emit(self, event: EventOfStream | None) -> None:
+        if event is not None:
+            self._events.emit(event)
 
     # -- outcomes --------------------------------------------------------------------------------------------------
 
@@ -391,11 +444,12 @@ class Delivery:
         for pending, outcome in outcomes:
             if not isinstance(outcome, PutResult):
                 failed.append((pending.record, outcome))
-                self._call_on_failure(pending.record, outcome)
-            _resolve(pending.ticket.future, outcome)
+                if self._on_failure is not None:
+                    _call("on_failure", partial(self._on_failure, pending.record, outcome))
+            _call("a callback of a future", partial(_resolve, pending.ticket.future, outcome))
         if failed:
             error = str(failed[0][1])
-            self._events.emit(RecordsNotDelivered(stream=self._stream.name, records=len(failed), error=error))
+            self._emit(RecordsNotDelivered(stream=self._stream.name, records=len(failed), error=error))
         with self._lock:
             for record, failure in failed:
                 self._keep(record, failure)
@@ -423,24 +477,25 @@ class Delivery:
             self._failures.bytes += record.size + RECORD_OVERHEAD
             self._failures.kept.append(record)
 
-    def _call_on_failure(self, record: NewRecord, error: PyKclError) -> None:
-        if self._on_failure is None:
-            return
-        try:
-            self._on_failure(record, error)
-        except (Exception, SystemExit) as raised:  # noqa: BLE001 - the application's own code
-            log.error("on_failure raised error=%s", type(raised).__name__)
-
 
 def _resolve(future: Future[PutResult], outcome: PutResult | PyKclError) -> None:
+    if isinstance(outcome, PutResult):
+        future.set_result(outcome)
+    else:
+        future.set_exception(outcome)
+
+
+def _call(name: str, code: Callable[[], object]) -> None:
+    """Call code of the application. Whatever it raises is logged: other records wait for this thread."""
     try:
-        if isinstance(outcome, PutResult):
-            future.set_result(outcome)
-        else:
-            future.set_exception(outcome)
-    except SystemExit:
-        # Of all else that a callback raises the future itself keeps the thread free.
-        log.error("a callback of a future raised error=SystemExit")
+        code()
+    except EndsThread:
+        raise
+    except BaseException as raised:
+        if isinstance(raised, KeyboardInterrupt) and in_main_thread():
+            # Ctrl-C, while `close` gives up the records.
+            raise
+        log.error("%s raised error=%s", name, type(raised).__name__)
 
 
 def _closed(record: PendingRecord, perhaps_put: bool) -> NotDelivered:

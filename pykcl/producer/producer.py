@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import inf
 from types import TracebackType
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Self
 
 from pykcl.config import Config
 from pykcl.errors import (
@@ -23,6 +23,7 @@ from pykcl.errors import (
 from pykcl.event_dispatch import EventFan, Listener, Relay
 from pykcl.interfaces import Events, PutStream
 from pykcl.model.new_record import MAX_RECORD_BYTES, NewRecord, why_refused
+from pykcl.processor import why_it_runs_nothing
 from pykcl.producer.accumulator import SETUP_PATIENCE, Accumulator, Options, PutResult, max_bytes_for
 from pykcl.producer.delivery import Delivery
 from pykcl.producer.encode import Compression, compressor_of, encoded
@@ -61,8 +62,8 @@ class ProducerSeams:
     events: Events | None = None
 
 
-class Producer:
-    """Any thread may put. `start`, or the `with` block, makes its threads: in each process that is forked, its own."""
+class ProducerBase:
+    """Everything of a producer but its waits: those of a thread, or of a task in an event loop."""
 
     _seams: ClassVar[ProducerSeams] = ProducerSeams()
 
@@ -94,12 +95,20 @@ class Producer:
         rate_limit: times the 1 MiB and 1,000 records a second of a shard. connections: most requests at a time.
         serializer: makes the data of each record; None: bytes as they are, text as UTF-8, pydantic and msgspec objects
         by their own encoders, all else as JSON. compression: of the data of each record, by itself.
-        on_failure: called with each record that is given up, and the error, in a thread of the producer.
+        on_failure: called with each record that is given up, and the error, in the thread that does it; must not wait.
         Raises ConfigError.
         """
         self._config = Config(application="pykcl-producer", stream=stream, region=region)
         _refuse_other_values(
-            linger, max_pending_bytes, on_full, record_ttl, rate_limit, serializer, connections
+            linger,
+            max_pending_bytes,
+            on_full,
+            record_ttl,
+            rate_limit,
+            serializer,
+            connections,
+            on_failure,
+            on_event,
         )
         self._aggregate, self._ordered, self._linger, self._rate_limit = (
             aggregate,
@@ -119,7 +128,7 @@ class Producer:
         self._is_closed = False
 
     @classmethod
-    def _with(cls, seams: ProducerSeams, stream: str, **arguments: Any) -> Producer:
+    def _with(cls, seams: ProducerSeams, stream: str, **arguments: Any) -> Self:
         """Create a producer with these seams, for simulations, tests and tools of pykcl."""
         producer = cls.__new__(cls)
         producer._seams = seams  # type: ignore[misc]
@@ -128,16 +137,15 @@ class Producer:
 
     # -- the life of it --------------------------------------------------------------------------------------------
 
-    def start(self) -> None:
-        """Connect, and start the thread. Call it in the process that puts, not before a fork.
-
-        Raises ConfigError without a region; SetupError without credentials, permission or stream; TemporaryError where
-        AWS does not answer: call it again.
-        """
-        if self._delivery is not None:
+    def _refuse_second_start(self) -> None:
+        if self._delivery is not None or self._is_closed:
+            state = "closed" if self._is_closed else "started"
             raise PyKclError(
-                "This producer was started before. Do: make one for each process, and start it once."
+                f"This producer was {state} before. Do: make one for each process, and start it once."
             )
+
+    def _start(self) -> None:
+        self._refuse_second_start()
         stream = self._stream()
         description = stream.describe()
         if description.ignores_keys and self._ordered:
@@ -215,24 +223,29 @@ class Producer:
         relays = () if self._on_event is None else (Relay(self._on_event, self._runtime).hear,)
         return EventFan(relays, now=self._runtime.monotonic)
 
-    def close(self, timeout: float | None = None) -> None:
-        """Wait until all records are put, at most `timeout` seconds; give up the others, and end the threads.
-
-        A request that is under way then may take ten seconds more, in a thread that is not waited for. Raises PutFailed
-        for records that were not delivered since the last flush, among them those that are given up now.
-        """
+    def _begin_to_close(self) -> Delivery | None:
+        """Take no more records; return the delivery that is to end, None where there is none or somebody ends it."""
         delivery = self._own_delivery() if self._delivery is not None else None
         if delivery is not None:
             delivery.refuse_own_thread()
         is_first, self._is_closed = not self._is_closed, True
         if delivery is None or not is_first:
-            return
+            return None
         delivery.take_no_more()
+        return delivery
+
+    def _end_delivery(self, delivery: Delivery, timeout: float | None) -> None:
+        _open.discard(self)
+        delivery.end(_GRACE if timeout is None else min(_GRACE, max(0.1, timeout / 4)))
+
+    def _close(self, timeout: float | None) -> None:
+        delivery = self._begin_to_close()
+        if delivery is None:
+            return
         try:
             delivery.flush(timeout)
         finally:
-            _open.discard(self)
-            delivery.end(_GRACE if timeout is None else min(_GRACE, max(0.1, timeout / 4)))
+            self._end_delivery(delivery, timeout)
         self._raise_failures(delivery)
 
     @property
@@ -240,35 +253,11 @@ class Producer:
         """True once `close` was called."""
         return self._is_closed
 
-    def __enter__(self) -> Producer:
-        self.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
     # -- records ---------------------------------------------------------------------------------------------------
 
-    def put(
-        self,
-        data: object,
-        partition_key: str | None = None,
-        explicit_hash_key: int | str | None = None,
-        *,
-        timeout: float | None = None,
-    ) -> Future[PutResult]:
-        """Take a record; return the future of its place in the stream, which it has once Kinesis has the record.
-
-        data: bytes, text, or what the serializer takes. partition_key: None: another one for each record. timeout: most
-        seconds to wait for room. The future raises NotDelivered or SetupError for a record that is given up. Its
-        callbacks run in a thread of the producer, and must not wait for other records.
-
-        Raises RecordRefused, BufferFull, and PyKclError where the producer is not started or closed; and OSError,
-        MemoryError and PyKclError of the serializer as they are.
-        """
-        delivery = self._own_delivery()
+    def _new_record(
+        self, data: object, partition_key: str | None, explicit_hash_key: int | str | None
+    ) -> NewRecord:
         key = f"{self._runtime.random().getrandbits(64):016x}" if partition_key is None else partition_key
         if not isinstance(key, str):
             raise RecordRefused(f"partition_key={type(key).__name__} is no text. Do: give a str.")
@@ -279,16 +268,9 @@ class Producer:
             raise RecordRefused(
                 f"The record {problem}. It was not put, and no other one is affected. Do: change it."
             )
-        return delivery.put(record, may_wait=self._may_wait, timeout=timeout)
+        return record
 
-    def flush(self, timeout: float | None = None) -> None:
-        """Return once all records put so far are in the stream.
-
-        Raises PutFailed for records that were given up since the last flush, FlushTimedOut where `timeout` seconds were
-        not enough for all: they are still being sent.
-        """
-        delivery = self._own_delivery()
-        is_done = delivery.flush(timeout)
+    def _end_flush(self, delivery: Delivery, timeout: float | None, *, is_done: bool) -> None:
         self._raise_failures(delivery)
         if not is_done:
             pending = delivery.pending
@@ -310,7 +292,9 @@ class Producer:
     def _own_delivery(self) -> Delivery:
         # Before any lock: a thread that had it at the fork cannot release it in the forked process.
         if self._delivery is None:
-            raise PyKclError("This producer is not started. Do: use it in a with block, or call start().")
+            raise PyKclError(
+                "This producer is not started. Do: use it in a with (async with) block, or call start()."
+            )
         if self._started_after != len(FORKS):
             raise PyKclError(
                 "This producer was started before this process was forked, and its threads are in the other one. Do: "
@@ -330,6 +314,65 @@ class Producer:
             )
 
 
+class Producer(ProducerBase):
+    """Any thread may put. `start`, or the `with` block, makes its threads: in each process that is forked, its own."""
+
+    def start(self) -> None:
+        """Connect, and start the thread. Call it in the process that puts, not before a fork.
+
+        Raises ConfigError without a region; SetupError without credentials, permission or stream; TemporaryError where
+        AWS does not answer: call it again.
+        """
+        self._start()
+
+    def close(self, timeout: float | None = None) -> None:
+        """Wait until all records are put, at most `timeout` seconds; give up the others, and end the threads.
+
+        A request that is under way then may take ten seconds more, in a thread that is not waited for. Raises PutFailed
+        for records that were not delivered since the last flush, among them those that are given up now.
+        """
+        self._close(timeout)
+
+    def __enter__(self) -> Producer:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def put(
+        self,
+        data: object,
+        partition_key: str | None = None,
+        explicit_hash_key: int | str | None = None,
+        *,
+        timeout: float | None = None,
+    ) -> Future[PutResult]:
+        """Take a record; return the future of its place in the stream, which it has once Kinesis has the record.
+
+        data: bytes, text, or what the serializer takes. partition_key: None: another one for each record. timeout: most
+        seconds to wait for room. The future raises NotDelivered or SetupError for a record that is given up. Its
+        callbacks run in a thread of the producer, and must not wait for other records.
+
+        Raises RecordRefused, BufferFull, and PyKclError where the producer is not started or closed; and OSError,
+        MemoryError and PyKclError of the serializer as they are.
+        """
+        delivery = self._own_delivery()
+        record = self._new_record(data, partition_key, explicit_hash_key)
+        return delivery.put(record, may_wait=self._may_wait, timeout=timeout)
+
+    def flush(self, timeout: float | None = None) -> None:
+        """Return once all records put so far are in the stream.
+
+        Raises PutFailed for records that were given up since the last flush, FlushTimedOut where `timeout` seconds were
+        not enough for all: they are still being sent.
+        """
+        delivery = self._own_delivery()
+        self._end_flush(delivery, timeout, is_done=delivery.flush(timeout))
+
+
 def _refuse_other_values(
     linger: object,
     max_pending_bytes: object,
@@ -338,7 +381,12 @@ def _refuse_other_values(
     rate_limit: object,
     serializer: object,
     connections: object,
+    on_failure: object,
+    on_event: object,
 ) -> None:
+    def is_plain(function: object) -> bool:
+        return function is None or (callable(function) and why_it_runs_nothing(function) is None)
+
     def is_number(value: object, least: float, *, above: bool = False) -> bool:
         if isinstance(value, bool) or not isinstance(value, int | float):
             return False
@@ -358,25 +406,28 @@ def _refuse_other_values(
             "seconds above 0, or None",
         ),
         "rate_limit": (rate_limit, is_number(rate_limit, 0, above=True), "a number above 0"),
-        "serializer": (serializer, serializer is None or callable(serializer), "a function, or None"),
+        "serializer": (serializer, is_plain(serializer), "a plain function, no async def, or None"),
         "connections": (
             connections,
             type(connections) is int and 1 <= connections <= 100,
             "a whole number, 1 to 100",
         ),
+        # A call of async def runs nothing, so nobody would learn of a loss.
+        "on_failure": (on_failure, is_plain(on_failure), "a plain function, no async def"),
+        "on_event": (on_event, is_plain(on_event), "a plain function, no async def"),
     }
     for name, (value, is_good, wanted) in checks.items():
         if not is_good:
             raise ConfigError(f"{name}={shown(value)} is not valid. Do: give {wanted}.")
 
 
-_open: set[Producer] = set()
+_open: set[ProducerBase] = set()
 """Producers that were started and not closed."""
 _ends: list[bool] = []
 """Empty until the end of the program is waited for."""
 
 
-def _end_with_the_program(producer: Producer) -> None:
+def _end_with_the_program(producer: ProducerBase) -> None:
     """Give a producer that nobody closes a last chance: its threads are cut off when Python ends."""
     _open.add(producer)
     if not _ends:
@@ -390,6 +441,6 @@ def _close_all() -> None:
             continue
         log.warning("the program ended and its producer is not closed stream=%r", producer._config.stream)
         try:
-            producer.close(_AT_END)
+            producer._close(_AT_END)
         except PyKclError as error:
             log.error("%s", error)

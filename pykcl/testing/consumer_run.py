@@ -12,6 +12,7 @@ from pykcl.handlers.consumer import Consumer
 from pykcl.handlers.record_queue import RecordQueue
 from pykcl.local.stream import ReadSpan
 from pykcl.model.record import Record
+from pykcl.processor import ASYNC, why_it_runs_nothing
 from pykcl.testing.fleet import STREAM, Fleet
 from pykcl.testing.input_records import checked_records, put_all, refuse_number
 from pykcl.testing.memory.dynamodb import Change
@@ -20,7 +21,7 @@ from pykcl.testing.recorder import RecordedLetters, Recorder, id_of
 from pykcl.testing.result import Result, RunFailed
 from pykcl.testing.runtime import Simulation
 from pykcl.testing.runtime.event_loop import run_coroutine
-from pykcl.worker.processor_factory import ASYNC, NeverRan, must_have_run, why_it_runs_nothing
+from pykcl.worker.processor_factory import NeverRan, must_have_run
 
 _SET_BY_THE_RUN = {"clients", "initial_position", "on_event", "region", "session", "stream", "table_name"}
 """Options of a consumer that a run gives by itself."""

@@ -27,10 +27,9 @@ from pykcl.metrics.catalog import MetricsLevel
 from pykcl.metrics.host_cpu import HostSource
 from pykcl.metrics.meter import MetricsSink
 from pykcl.model.dead_letter import DeadLetter
-from pykcl.processor import ProcessorFactory
+from pykcl.processor import ProcessorFactory, why_it_runs_nothing
 from pykcl.runtime import Runtime
 from pykcl.worker.batch_delivery import CallableDestination
-from pykcl.worker.processor_factory import why_it_runs_nothing
 
 DeadLetters = str | DeadLetterDestination | Callable[[Sequence[DeadLetter]], None]
 """What the argument `dead_letters` of a Worker may be. A function is called in the thread of the shard."""

@@ -11,7 +11,7 @@ from types import FunctionType, MethodType
 from typing import Any
 
 from pykcl.errors import NotAProcessor, PyKclError
-from pykcl.processor import ProcessorFactory, RecordProcessor
+from pykcl.processor import ProcessorFactory, RecordProcessor, behind_partials, why_it_runs_nothing
 
 
 class NeverRan(PyKclError):
@@ -22,27 +22,6 @@ class NeverRan(PyKclError):
     def __init__(self, message: str, where: str) -> None:
         super().__init__(message)
         self.where = where
-
-
-ASYNC = "async def"
-"""Kind of a function that returns a coroutine."""
-
-
-def why_it_runs_nothing(function: Any) -> str | None:
-    """Kind of a function whose call runs nothing, as far as that is known without a call; None for any other.
-
-    Through functools.partial and an own `__call__`. Not through functools.wraps: the wrapper may run what it wraps.
-    """
-    function = _behind_partials(function)
-    call = getattr(type(function), "__call__", None)  # noqa: B004 - the method of an instance, not whether there is one
-    for found in (function, *([call] if call is not None else [])):
-        if inspect.iscoroutinefunction(found):
-            return ASYNC
-        if inspect.isasyncgenfunction(found):
-            return "async def with a yield"
-        if inspect.isgeneratorfunction(found):
-            return "a function with a yield"
-    return None
 
 
 def refuse_what_runs_nothing(processor: Any, name: str, methods: Iterable[str]) -> None:
@@ -123,7 +102,7 @@ def checked_processor(processor: Any) -> ProcessorFactory:
         raise NotAProcessor(
             f"processor={type(processor).__name__} is neither a class nor a zero-argument factory."
         )
-    made_of = _behind_partials(processor)
+    made_of = behind_partials(processor)
     _refuse_what_is_unfinished(made_of)
     _refuse_what_needs_arguments(processor, made_of)
     if isinstance(made_of, type):
@@ -215,9 +194,3 @@ def _needed(factory: Any, made_of: Any) -> list[inspect.Parameter]:
 def _is_made_plainly(kind: type) -> bool:
     new: Any = kind.__new__
     return type(kind).__call__ is type.__call__ and new is object.__new__
-
-
-def _behind_partials(factory: Any) -> Any:
-    while isinstance(factory, functools.partial):
-        factory = factory.func
-    return factory

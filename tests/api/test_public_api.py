@@ -34,6 +34,9 @@ MAY_BE_ANY = {
     "Producer.__init__(session)": "as that of Worker",
     "Producer.__init__(clients)": "as those of Worker",
     "Producer.__init__(serializer)": "whatever the program puts",
+    "AsyncProducer.__init__(session)": "as that of Worker",
+    "AsyncProducer.__init__(clients)": "as those of Worker",
+    "AsyncProducer.__init__(serializer)": "whatever the program puts",
     "Worker.__init__(session)": "a boto3.Session: boto3 has no types of its own",
     "Worker.__init__(clients)": "boto3 clients, likewise",
     "Worker.__init__(options)": "the fields of Config, checked there",
@@ -85,6 +88,12 @@ def test_b_7_a_consumer_loads_neither_boto3_nor_an_event_loop():
     loaded = modules_after("from pykcl import Consumer\nConsumer('orders-app', stream='orders')")
     assert "pykcl.handlers.consumer" in loaded
     assert loaded.isdisjoint({"asyncio", "boto3", "pykcl.handlers.async_consumer"})
+
+
+def test_a_producer_loads_neither_boto3_nor_an_event_loop():
+    loaded = modules_after("from pykcl import Producer\nProducer('orders')")
+    assert "pykcl.producer.producer" in loaded
+    assert loaded.isdisjoint({"asyncio", "boto3", "pykcl.awaiting", "pykcl.producer.async_producer"})
 
 
 def test_help_loads_neither_boto3_nor_any_verb():

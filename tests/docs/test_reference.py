@@ -3,6 +3,7 @@
 import ast
 import configparser
 import dataclasses
+import inspect
 import json
 import re
 import tomllib
@@ -13,6 +14,7 @@ import pytest
 from doc_pages import PAGES, ROOT, all_blocks, table_under
 from lease_table_writes import NEW, by_heading, printable
 
+from pykcl import Producer
 from pykcl.cli.errors import BY_SIGNAL, ExitCode
 from pykcl.compat.properties import KEYS, interpret
 from pykcl.compat.properties.keys import KEYS_OF_FIELD, Flag
@@ -33,8 +35,13 @@ BLOCKS = all_blocks()
 
 def code(cell):
     """The one piece of code in a table cell."""
-    (found,) = re.findall(r"`([^`]+)`", cell)
+    (found,) = codes(cell)
     return found
+
+
+def codes(cell):
+    """The pieces of code in a table cell."""
+    return re.findall(r"`([^`]+)`", cell)
 
 
 # -- configuration ---------------------------------------------------------------------------------------------
@@ -208,6 +215,30 @@ def test_release_leaves_what_the_page_says_it_leaves():
     update = release(NEW.with_(owner="w1")).request()[1]["UpdateExpression"]
     assert "checkpoint =" not in update
     assert "pendingCheckpoint" not in update
+
+
+# -- producer --------------------------------------------------------------------------------------------------
+
+
+def test_the_arguments_of_a_producer_are_those_of_the_page():
+    named = [word for row in table_under("docs/guides/producing.md", "argument") for word in codes(row[0])]
+    assert named == list(inspect.signature(Producer).parameters)
+
+
+@pytest.mark.parametrize(
+    ("page", "head"),
+    [
+        ("docs/guides/producing.md", "`KinesisProducerConfiguration`"),
+        ("docs/guides/from-async-kinesis.md", "async-kinesis 1.1.5"),
+    ],
+)
+def test_what_options_of_other_producers_are_here_can_be_given(page, head):
+    rows = table_under(page, head)
+    given = {name for row in rows for name in re.findall(r"(\w+)=", row[2])}
+    there = {*inspect.signature(Producer).parameters, *inspect.signature(Producer.close).parameters}
+    assert given <= there
+    others = [word for row in rows for word in codes(row[0])]
+    assert len(others) == len(set(others))
 
 
 # -- design ----------------------------------------------------------------------------------------------------

@@ -1,5 +1,6 @@
 """Listeners of the application: whatever they do, the worker goes on, and they hear of everything in order."""
 
+import asyncio
 import threading
 
 import pytest
@@ -118,13 +119,14 @@ def test_a_listener_that_never_returns_costs_the_worker_nothing(new_fleet):
     stuck.set()
 
 
-def test_a_listener_that_raises_is_reported_and_goes_on_being_called(new_fleet, caplog):
+@pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt, asyncio.CancelledError])
+def test_a_listener_that_raises_is_reported_and_goes_on_being_called(new_fleet, caplog, error):
     fleet = new_fleet(shards=2)
     heard = []
 
     def raises(event):
         heard.append(event)
-        raise SystemExit("CANARY")
+        raise error("CANARY")
 
     worker = _worker(fleet, raises)
     worker.start()
@@ -133,7 +135,7 @@ def test_a_listener_that_raises_is_reported_and_goes_on_being_called(new_fleet, 
     assert len(heard) > 10
     assert isinstance(heard[-1], WorkerStopped)
     assert caplog.text.count("event listener raised") == 1
-    assert "SystemExit" in caplog.text
+    assert error.__name__ in caplog.text
     assert "CANARY" not in caplog.text
 
 

@@ -1,11 +1,14 @@
-"""A stream in memory, and a clock that a test moves."""
+"""A stream in memory, in trouble or not, and a clock that a test or a simulation moves."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
 
 import pytest
 
 from pykcl.local.stream import LocalKinesis
-from tests.producer.stream_kit import Clock
+from pykcl.testing.runtime import Simulation
+from tests.producer.stream_kit import Clock, Stage
 
 
 @pytest.fixture
@@ -19,3 +22,14 @@ def kinesis(clock: Clock) -> LocalKinesis:
     model = LocalKinesis(clock.utcnow_millis)
     model.create_stream("s", 2)
     return model
+
+
+@pytest.fixture
+def simulation() -> Iterator[Simulation]:
+    with Simulation(seed=1) as one:
+        yield one
+
+
+@pytest.fixture
+def stage(simulation: Simulation) -> Stage:
+    return Stage(simulation)

@@ -1,8 +1,10 @@
 """Producer over boto3 and sockets, on the local AWS; and at the end of a program that forgot it."""
 
+import asyncio
 import os
 import subprocess
 import sys
+import threading
 from base64 import b64decode
 from collections import Counter
 from contextlib import closing
@@ -12,7 +14,7 @@ import pytest
 from botocore.config import Config
 from botocore.stub import Stubber
 
-from pykcl import NewRecord, Producer, PutFailed, RecordRefused, SetupError, StreamMissing
+from pykcl import AsyncProducer, NewRecord, Producer, PutFailed, RecordRefused, SetupError, StreamMissing
 from pykcl.aws.kinesis import KinesisStream
 from pykcl.local import local_environment
 from pykcl.local.faults import FaultRule
@@ -80,6 +82,26 @@ def test_each_fault_of_the_wire_is_sent_again_and_doubt_is_said(aws, orders, cli
     assert (seen_by_consumers(aws.kinesis, orders)[b"a"] == 2) == kind.endswith("after")
 
 
+def test_many_tasks_put_and_await_over_a_wire_that_fails(aws, orders, client):
+    async def program(producer, name):
+        futures = [await producer.put(b"%s %d" % (name, at), timeout=30) for at in range(250)]
+        await asyncio.gather(*futures)
+
+    async def main():
+        async with AsyncProducer(orders, clients={"kinesis": client}, max_pending_bytes=2**16) as producer:
+            kinds = ("throttle", "error", "reset-before")
+            aws.faults.replace([FaultRule(kind, "kinesis", "PutRecords", times=1) for kind in kinds])
+            await asyncio.gather(*(program(producer, name) for name in (b"a", b"b", b"c", b"d")))
+            assert producer.pending == 0
+
+    before = threading.enumerate()
+    asyncio.run(main(), debug=True)
+    assert set(threading.enumerate()) <= set(before), "no thread is left"
+    assert seen_by_consumers(aws.kinesis, orders) == {
+        b"%s %d" % (name, at): 1 for name in (b"a", b"b", b"c", b"d") for at in range(250)
+    }
+
+
 def test_a_server_that_has_gone_ends_in_a_report_of_every_record(orders):
     with LocalAws() as other:
         other.kinesis.create_stream("orders", 1)
@@ -125,12 +147,22 @@ producer = Producer("orders", linger=60.0)
 producer.start()
 producer.put(b"forgotten", "k")
 """
+ASYNC_PROGRAM = """
+import asyncio
+from pykcl import AsyncProducer
+async def main():
+    producer = AsyncProducer("orders", linger=60.0)
+    await producer.start()
+    await producer.put(b"forgotten", "k")
+asyncio.run(main())
+"""
 
 
-def test_a_program_that_ends_without_close_still_puts_what_it_has(aws, orders):
+@pytest.mark.parametrize("source", [PROGRAM, ASYNC_PROGRAM], ids=["threads", "tasks"])
+def test_a_program_that_ends_without_close_still_puts_what_it_has(aws, orders, source):
     environment = {**os.environ, **local_environment(aws.url)}
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM],
+        [sys.executable, "-c", source],
         env=environment,
         capture_output=True,
         text=True,

@@ -1,8 +1,8 @@
 """Producer: what its futures say is true, whatever happens to the stream, and close reports the rest. In simulated time."""
 
+import asyncio
 import gzip
 import json
-import sys
 from collections import Counter
 from contextlib import suppress
 
@@ -18,87 +18,16 @@ from pykcl.errors import (
     RecordRefused,
     SetupError,
     StreamMissing,
-    TemporaryError,
     Throttled,
 )
-from pykcl.local.stream import LocalKinesis
 from pykcl.model.kpl import MAGIC
-from pykcl.model.new_record import NewRecord, PutAnswer
 from pykcl.producer import producer as module
 from pykcl.producer.accumulator import Accumulator
-from pykcl.producer.delivery import RECORD_OVERHEAD, PutsDelayed, PutsResumed, RecordsNotDelivered
-from pykcl.producer.producer import Producer, ProducerSeams, PutFailed
-from pykcl.producer.shard_map import ShardMap
+from pykcl.producer.delivery import Delivery, PutsDelayed, PutsResumed, RecordsNotDelivered
+from pykcl.producer.producer import Producer, PutFailed
 from pykcl.testing.memory.stream import MemoryStream
 from pykcl.testing.runtime import Simulation
-from tests.producer.stream_kit import seen_by_consumers, seen_by_shard
-
-
-class Stage:
-    """A stream "s" in a simulation. trouble: called with the records of each request; may raise before they are put, or
-    answer with the indexes of those to be refused. answer: called behind that; may raise, or wait."""
-
-    def __init__(self, simulation, *, shards=2, limits=False):
-        self.simulation = simulation
-        self.runtime = simulation.runtime("producer")
-        self.kinesis = LocalKinesis(self.runtime.utcnow_millis, limits=limits, seed=simulation.seed)
-        self.kinesis.create_stream("s", shards)
-        self.name = "s"
-        self.stream = MemoryStream(self.kinesis, "s", self.runtime, simulation.switch)
-        self.trouble = self.answer = lambda _: ()
-        self.requests = []
-        self.events = []
-
-    def producer(self, **options):
-        seams = ProducerSeams(runtime=self.runtime, stream=lambda: self)
-        return Producer._with(seams, "s", on_event=self.events.append, **options)
-
-    def describe(self):
-        return self.stream.describe()
-
-    def list_shards(self):
-        return self.stream.list_shards()
-
-    def put(self, records):
-        self.simulation.switch()
-        self.requests.append(records)
-        refused = self.trouble(records) or ()
-        taken = [record for at, record in enumerate(records) if at not in refused]
-        answers = iter(self.stream.put(taken) if taken else ())
-        self.answer(records)
-        return [
-            PutAnswer(None, "ProvisionedThroughputExceededException") if at in refused else next(answers)
-            for at in range(len(records))
-        ]
-
-    def sleep(self, seconds):
-        self.runtime.event().wait(seconds)
-
-    def key_for(self, end):
-        """A partition key of the open shard whose id ends so."""
-        shards = ShardMap(self.kinesis.list_shards("s", operation=None))
-        return next(
-            f"k{at}" for at in range(999) if shards.shard_of(NewRecord(b"", f"k{at}").hash_key).endswith(end)
-        )
-
-    def seen(self):
-        return seen_by_consumers(self.kinesis)
-
-
-@pytest.fixture
-def simulation():
-    with Simulation(seed=1) as one:
-        yield one
-
-
-@pytest.fixture
-def stage(simulation):
-    return Stage(simulation)
-
-
-def no_answer(_):
-    raise TemporaryError("no answer")
-
+from tests.producer.stream_kit import SIZE, Chaos, Stage, no_answer, seen_by_shard
 
 # -- records get there -------------------------------------------------------------------------------------------------
 
@@ -244,6 +173,39 @@ def test_trouble_is_an_event_when_it_begins_and_when_it_is_over(stage):
     assert stage.events[0].error == "too much"
 
 
+def test_two_requests_that_are_refused_at_the_same_moment_are_one_event(stage, monkeypatch):
+    class Slow:
+        """Whoever reads it lets the other thread go on before it acts."""
+
+        def __get__(self, delivery, _):
+            since = delivery.__dict__["_delayed_since"]
+            stage.sleep(1)
+            return since
+
+        def __set__(self, delivery, value):
+            delivery.__dict__["_delayed_since"] = value
+
+    both = stage.runtime.event()
+
+    def throttled(_):
+        if len(stage.requests) == 2:
+            stage.trouble = lambda _: ()
+            both.set()
+        both.wait()
+        raise Throttled("too much")
+
+    monkeypatch.setattr(Delivery, "_delayed_since", Slow(), raising=False)
+    stage.trouble = throttled
+    producer = stage.producer(linger=0.0, connections=2)
+    producer.start()
+    for shard in "01":
+        producer.put(b"x", stage.key_for(shard))
+        stage.sleep(0.1)
+    producer.close()
+    stage.sleep(1)
+    assert [type(event) for event in stage.events][:2] == [PutsDelayed, PutsResumed]
+
+
 def test_shards_that_cannot_be_listed_are_an_event_too(stage):
     def split(_):
         stage.trouble, stage.list_shards = (lambda _: ()), denied
@@ -323,25 +285,15 @@ def test_a_missing_permission_fails_the_future_with_what_to_do(stage):
     assert stage.seen() == {b"b": 1}
 
 
-def test_a_client_that_raises_anything_loses_nothing(stage):
-    def broken(_):
-        if len(stage.requests) < 3:
-            raise ZeroDivisionError
-
-    stage.trouble = broken
-    with stage.producer() as producer:
-        future = producer.put(b"a")
-    assert future.result(0).attempts == 3
-
-
 @pytest.mark.parametrize("trouble", [None, SetupError("kinesis:PutRecords is missing")])
-def test_a_callback_that_wants_to_end_the_program_keeps_nobody_waiting(stage, trouble):
+@pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt, asyncio.CancelledError])
+def test_a_callback_that_raises_anything_keeps_nobody_waiting(stage, caplog, error, trouble):
     def refused(_):
         if trouble is not None:
             raise trouble
 
     def leave(*_):
-        sys.exit(1)
+        raise error
 
     stage.trouble = refused
     producer = stage.producer(on_failure=leave)
@@ -350,7 +302,35 @@ def test_a_callback_that_wants_to_end_the_program_keeps_nobody_waiting(stage, tr
     with suppress(PutFailed):
         producer.flush(timeout=60)
     assert producer.pending == 0
+    assert f"a callback of a future raised error={error.__name__}" in caplog.text
+    stage.trouble = lambda _: ()
+    producer.put(b"b")
     producer.close()
+    assert stage.seen()[b"b"] == 1
+
+
+def test_ctrl_c_ends_a_close_that_calls_on_failure(stage):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    stage.trouble = no_answer
+    producer = stage.producer(on_failure=interrupted)
+    producer.start()
+    producer.put(b"a")
+    with pytest.raises(KeyboardInterrupt):
+        producer.close(timeout=1)
+
+
+@pytest.mark.parametrize("error", [ZeroDivisionError, SystemExit, asyncio.CancelledError])
+def test_a_client_that_raises_anything_loses_nothing(stage, error):
+    def broken(_):
+        if len(stage.requests) < 3:
+            raise error
+
+    stage.trouble = broken
+    with stage.producer() as producer:
+        future = producer.put(b"a")
+    assert future.result(0).attempts == 3
 
 
 def test_a_bug_in_a_thread_of_the_producer_is_reported_for_every_record(stage, monkeypatch):
@@ -399,46 +379,6 @@ def test_a_reshard_in_the_middle_loses_nothing_and_is_followed(stage):
                 stage.sleep(0.05)
     assert stage.seen() == {b"%d" % at: 1 for at in range(3000)}
     assert all(record.data.startswith(MAGIC) for record in stage.requests[-1])
-
-
-class Chaos:
-    """Trouble of all kinds, one request in three, and reshards; for a while."""
-
-    def __init__(self, stage):
-        self.stage, self.rng = stage, stage.simulation.rng
-        stage.trouble, stage.answer = self.before, self.behind
-
-    @property
-    def rages(self):
-        return len(self.stage.requests) < 60
-
-    def before(self, records):
-        chance = self.rng.random()
-        if not self.rages or chance > 0.35:
-            return ()
-        if chance < 0.05:
-            raise Throttled("too much")
-        if chance < 0.1:
-            no_answer(records)
-        if chance < 0.15:
-            self.stage.sleep(self.rng.choice((0.3, 4)))
-        elif chance < 0.22:
-            self.reshard()
-        return [at for at in range(len(records)) if self.rng.random() < 0.3]
-
-    def behind(self, records):
-        if self.rages and self.rng.random() < 0.1:
-            self.stage.sleep(self.rng.choice((0, 1)))
-            no_answer(records)
-
-    def reshard(self):
-        opened = [shard for shard in self.stage.kinesis.list_shards("s", operation=None) if shard.is_open]
-        opened.sort(key=lambda shard: shard.hash_range)
-        at = self.rng.randrange(len(opened))
-        if at and self.rng.random() < 0.5:
-            self.stage.kinesis.merge("s", opened[at - 1].shard_id, opened[at].shard_id)
-        else:
-            self.stage.kinesis.split("s", opened[at].shard_id)
 
 
 @pytest.mark.parametrize("aggregate", [True, False])
@@ -497,8 +437,6 @@ def test_an_ordered_record_that_is_given_up_halts_its_shard_until_resume(stage):
 
 # -- memory ------------------------------------------------------------------------------------------------------------
 
-SIZE = RECORD_OVERHEAD + 1000 + 1
-
 
 def test_put_waits_while_the_memory_is_full_and_the_bound_holds(stage):
     stage.trouble = no_answer
@@ -521,7 +459,7 @@ def test_put_waits_while_the_memory_is_full_and_the_bound_holds(stage):
     assert stage.seen() == {b"x" * 1000: 40}
 
 
-def test_a_put_that_waits_for_room_ends_with_close(stage):
+def test_a_put_that_waits_for_room_ends_with_close_and_takes_nothing(stage):
     stage.trouble = no_answer
     producer = stage.producer(max_pending_bytes=SIZE)
     producer.start()
@@ -531,7 +469,7 @@ def test_a_put_that_waits_for_room_ends_with_close(stage):
     def program():
         try:
             producer.put(b"y" * 1000, "k")
-        except PyKclError as error:
+        except BufferFull as error:
             ended.append(str(error))
 
     task = stage.runtime.spawn("program", program)
@@ -539,7 +477,7 @@ def test_a_put_that_waits_for_room_ends_with_close(stage):
     with pytest.raises(PutFailed, match="1 records"):
         producer.close(timeout=1)
     task.join()
-    assert "is closed" in ended[0]
+    assert "is closed, and this record was still waiting for room. It was not taken." in ended[0]
 
 
 @pytest.mark.parametrize(("options", "timeout", "waited"), [({"on_full": "raise"}, None, 0), ({}, 3, 3)])
@@ -634,6 +572,10 @@ def test_without_the_permission_to_list_shards_only_plain_records_go(stage):
     assert stage.seen() == {b"x": 1}
 
 
+async def asynchronous(*_):
+    pass
+
+
 @pytest.mark.parametrize(
     "options",
     [
@@ -647,6 +589,10 @@ def test_without_the_permission_to_list_shards_only_plain_records_go(stage):
         {"compression": "lz4"},
         {"connections": 0},
         {"connections": True},
+        {"serializer": asynchronous},
+        {"on_failure": asynchronous},
+        {"on_failure": "log"},
+        {"on_event": asynchronous},
         {"region": 7},
     ],
 )
@@ -663,6 +609,13 @@ def test_a_closed_producer_and_one_that_is_started_twice_say_so(stage):
     producer.close()
     with pytest.raises(PyKclError, match="is closed"):
         producer.put(b"x")
+
+
+def test_a_producer_that_was_closed_is_not_started_as_nobody_would_flush_it(stage):
+    producer = stage.producer()
+    producer.close()
+    with pytest.raises(PyKclError, match="was closed before"):
+        producer.start()
 
 
 @pytest.mark.parametrize("wait", ["flush", "close"])

@@ -11,6 +11,7 @@ from pykcl import (
     Activity,
     App,
     AsyncConsumer,
+    AsyncProducer,
     Batch,
     BufferFull,
     CallStatus,
@@ -313,6 +314,15 @@ def produce(words: Sequence[str]) -> int:
             print(failed.count, failed.first, [record.data for record in failed.records])
     results: list[PutResult] = [future.result() for future in futures]
     return sum(result.perhaps_twice for result in results)
+
+
+async def async_produce(words: Sequence[str]) -> int:
+    async with AsyncProducer("orders", on_failure=give_up, max_pending_bytes=2**20) as producer:
+        futures = [await producer.put(word, partition_key=word[:1], timeout=5) for word in words]
+        result: PutResult = await futures[0]
+        await producer.flush(timeout=10)
+        print(result.attempts, producer.pending, producer.closed)
+    return sum(future.result().perhaps_twice for future in futures)
 
 
 def main() -> int:

@@ -1,6 +1,17 @@
 """Calls of Worker that a type checker refuses. It is checked, never run: an ignore that is not needed is an error."""
 
-from pykcl import App, AsyncConsumer, Batch, Config, Consumer, Context, RecordProcessor, Worker, handler
+from pykcl import (
+    App,
+    AsyncConsumer,
+    AsyncProducer,
+    Batch,
+    Config,
+    Consumer,
+    Context,
+    RecordProcessor,
+    Worker,
+    handler,
+)
 
 
 class Orders(RecordProcessor):
@@ -47,3 +58,4 @@ Consumer("orders-app")  # type: ignore[call-arg]
 Consumer("orders-app", stream="orders", processor=Orders)  # type: ignore[call-arg]
 Consumer("orders-app", stream="orders", auto_ack="no")  # type: ignore[arg-type]
 AsyncConsumer("orders-app", stream="orders", max_unacked="5")  # type: ignore[arg-type]
+AsyncProducer("orders", ordred=True)  # type: ignore[call-arg]
