@@ -1,4 +1,4 @@
-"""`pykcl iam`: the minimal policy of a worker, or of a person who operates a fleet."""
+"""`pykcl iam`: the minimal policy of a worker, of a person who operates a fleet, or of a program that puts records."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _ARN = re.compile(
 
 
 @click.command(cls=Verb)
-@fleet_options("application", "stream")
+@fleet_options("stream")
 @click.option("--account", metavar="DIGITS", help="AWS account (default: the one of the stream's ARN).")
 @click.option(
     "--partition",
@@ -40,10 +40,10 @@ _ARN = re.compile(
 @click.option(
     "--for",
     "whose",
-    type=click.Choice(["worker", "operator"]),
+    type=click.Choice(["worker", "operator", "producer"]),
     default="worker",
     show_default=True,
-    help="Print the policy of a worker, or of a person who operates the fleet.",
+    help="Print the policy of a worker, of a person who operates the fleet, or of a program that puts records.",
 )
 @click.option(
     "--create-table/--no-create-table",
@@ -100,18 +100,23 @@ def iam(
     dead_letters: str | None,
     name: str | None,
 ) -> None:
-    """Print the minimal IAM policy of a worker or an operator.
+    """Print the minimal IAM policy of a worker, an operator or a producer.
 
-    Needs --application and --stream. Nothing is sent to AWS. Metrics, table creation, enhanced fan-out and the state
-    table are as in the file of -c or -p. If account or region are unknown, the policy contains the placeholders ACCOUNT
-    and REGION.
+    Needs --stream, and --application unless it is for a producer. Nothing is sent to AWS. Metrics, table creation,
+    enhanced fan-out and the state table are as in the file of -c or -p. If account or region are unknown, the policy
+    contains the placeholders ACCOUNT and REGION.
     """
-    from pykcl.operate.aws.iam import operator_policy, terraform_of, worker_policy
+    from pykcl.operate.aws.iam import operator_policy, producer_policy, worker_policy
 
     granted: dict[str, Any] = {"steer": steer, "put": put, "simulate": simulate, "read_metrics": read_metrics}
     _refuse_mixture(whose, create_table, metrics, follow_leader, **granted)
     config = target.config
     places = _places(target, account, partition)
+    if whose == "producer":
+        policy = producer_policy(stream=config.stream_name, **places)
+        _show(policy, output, name or f"{config.stream_name}-producer", places)
+        return
+    target.refuse_without("application")
     with usage():
         address = _letters_to(dead_letters or config.dead_letters)
     common: dict[str, Any] = {
@@ -137,14 +142,13 @@ def iam(
             follow_leader=config.fleet_mode == "3x" if follow_leader is None else follow_leader,
             metrics_namespace=(config.metrics_namespace or config.application) if sends else None,
         )
-    if output == "terraform":
-        say(terraform_of(policy, name or f"{config.application}-{whose}"))
-    else:
-        say(json.dumps(policy, indent=2))
-    _ask_for_missing(places)
+    _show(policy, output, name or f"{config.application}-{whose}", places)
 
 
-def _ask_for_missing(places: dict[str, str]) -> None:
+def _show(policy: dict[str, Any], output: str, name: str, places: dict[str, str]) -> None:
+    from pykcl.operate.aws.iam import terraform_of
+
+    say(terraform_of(policy, name) if output == "terraform" else json.dumps(policy, indent=2))
     missing = [word for word in ("REGION", "ACCOUNT") if word in places.values()]
     if missing:
         say(
@@ -174,10 +178,10 @@ def _places(target: Target, account: str | None, partition: str | None) -> dict[
 
 
 def _refuse_mixture(whose: str, *of_worker: bool | None, **of_operator: bool) -> None:
-    if whose == "operator" and any(given is not None for given in of_worker):
+    if whose != "worker" and any(given is not None for given in of_worker):
         raise click.UsageError(
-            "--create-table, --metrics and --follow-leader are of workers. Drop them, or --for operator."
+            f"--create-table, --metrics and --follow-leader are of workers. Drop them, or --for {whose}."
         )
     flags = [f"--{name.replace('_', '-')}" for name, given in of_operator.items() if given]
-    if whose == "worker" and flags:
+    if whose != "operator" and flags:
         raise click.UsageError(f"{', '.join(flags)}: only with --for operator.")

@@ -61,6 +61,11 @@ class Target:
     def stream_name(self) -> str | None:
         return self.config.stream_name if self.stream is not None else None
 
+    def refuse_without(self, need: Need) -> None:
+        """Refuse a command that needs what was not given: as `fleet_options`, where another option decides."""
+        if getattr(self, need) is None:
+            raise click.UsageError(_MISSING[need])
+
     def lease_table(self) -> PacedTable:
         """Return the adapter over the lease table; nothing is sent yet.
 

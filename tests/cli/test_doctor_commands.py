@@ -231,6 +231,21 @@ def test_the_policy_of_a_worker_is_the_documented_one(monkeypatch):
     assert actions_of(with_metrics) - actions_of(expected) == {"cloudwatch:PutMetricData"}
 
 
+def test_the_policy_of_a_producer_needs_no_application():
+    done = pykcl("iam", "--stream", ARN, "--for", "producer")
+    (statement,) = json.loads(done.output)["Statement"]
+    assert statement["Action"] == [
+        "kinesis:DescribeStreamSummary",
+        "kinesis:ListShards",
+        "kinesis:PutRecords",
+    ]
+    assert statement["Resource"] == ARN
+    assert (
+        'name   = "orders-producer"'
+        in pykcl("iam", "--stream", ARN, "--for", "producer", "-o", "terraform").output
+    )
+
+
 def test_a_file_decides_what_flags_do_not(tmp_path):
     path = tmp_path / "pykcl.toml"
     path.write_text(
@@ -329,6 +344,9 @@ def test_terraform_says_the_same_as_json():
     [
         (["--stream", "s"], 2, "No application"),
         (["--application", "a-b"], 2, "No stream"),
+        (["--stream", "s", "--for", "operator"], 2, "No application"),
+        (["--stream", "s", "--for", "producer", "--metrics"], 2, "Drop them, or --for producer"),
+        (["--stream", "s", "--for", "producer", "--put"], 2, "--put: only with --for operator"),
         (["--application", "a-b", "--stream", "s", "--steer"], 2, "--for operator"),
         (["--application", "a-b", "--stream", "s", "--for", "operator", "--metrics"], 2, "are of workers"),
         (["--application", "a-b", "--stream", "s", "--account", "12"], 1, "twelve digits"),

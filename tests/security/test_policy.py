@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from pykcl import RecordProcessor, Worker
+from pykcl import Producer, RecordProcessor, Worker
 from pykcl.cli.local import local_environment
 from pykcl.local.server import LocalAws
-from pykcl.operate.aws.iam import actions_of, worker_policy
+from pykcl.operate.aws.iam import actions_of, producer_policy, worker_policy
 
 ROOT = Path(__file__).parents[2]
 POLICY = worker_policy(stream="orders", table="orders-app", region="us-east-1", account="123456789012")
@@ -211,6 +211,14 @@ def test_without_the_right_to_read_the_state_of_java_everything_else_is_enough(a
         put(aws, "a")
         wait(has_seen("a"), "the records")
     assert (denied, troubles) == (["GetItem"], [])
+
+
+def test_a_producer_calls_exactly_what_its_policy_allows(aws):
+    with Producer("orders") as producer:
+        futures = [producer.put(f"note {number}", str(number)) for number in range(50)]
+    assert all(future.result(0).shard_id for future in futures)
+    assert called(aws) == actions_of(producer_policy(stream="orders"))
+    assert resources(aws) == {"orders"}
 
 
 def test_the_policy_on_the_page_is_the_one_of_the_code():

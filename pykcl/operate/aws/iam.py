@@ -1,5 +1,5 @@
-"""IAM: minimal policies of workers and operators, and permissions of an identity, proven by calls that only read or
-simulated by IAM.
+"""IAM: minimal policies of workers, operators and producers, and permissions of an identity, proven by calls that only
+read or simulated by IAM.
 
 Nothing here writes. GetCallerIdentity of STS needs no permission; every other call is a read. SimulatePrincipalPolicy
 covers the policies of the user or role, permission boundaries and service control policies; it covers neither policies
@@ -89,6 +89,7 @@ READ_METRICS_ACTIONS = ("cloudwatch:GetMetricData",)
 """For `lag --source cloudwatch`; the action has no resources."""
 PUT_ACTIONS = ("kinesis:PutRecords",)
 """For `put`."""
+PRODUCER_ACTIONS = ("kinesis:DescribeStreamSummary", "kinesis:ListShards", *PUT_ACTIONS)
 SEND_ACTIONS = {
     "sqs": ("sqs:GetQueueAttributes", "sqs:GetQueueUrl", "sqs:SendMessage"),
     "sns": ("sns:Publish",),
@@ -218,6 +219,17 @@ def operator_policy(
             bucket = f"arn:{partition}:s3:::{dead_letters.name}"
             statements.append(_statement("ListDeadLetters", LIST_LETTERS_ACTIONS, bucket))
     return {"Version": "2012-10-17", "Statement": statements}
+
+
+def producer_policy(
+    *, stream: str, region: str = "REGION", account: str = "ACCOUNT", partition: str = "aws"
+) -> dict[str, Any]:
+    """Return the IAM policy of a program that puts records with `Producer`; arguments as in `worker_policy`.
+
+    A stream encrypted with a customer managed key also needs `kms:GenerateDataKey` on that key.
+    """
+    streams = f"arn:{partition}:kinesis:{region}:{account}:stream/{stream}"
+    return {"Version": "2012-10-17", "Statement": [_statement("Put", PRODUCER_ACTIONS, streams)]}
 
 
 def _fan_out(actions: tuple[str, ...], streams: str, consumer: str) -> list[dict[str, Any]]:
