@@ -1,7 +1,7 @@
 """Read one shard by enhanced fan-out, and by polling while that cannot be: `retrieval="fanout-or-polling"`.
 
 Both readers go on at the same `ReadingPlace`, one after the other, so that nothing is skipped or out of order. Polling
-ends behind a page without records at the tip of the shard, where there is nothing that could be read twice.
+ends behind a page that was delivered. Its last record is pushed once more, and dropped.
 """
 
 from __future__ import annotations
@@ -112,12 +112,11 @@ class FallbackReader:
     def finish(self, page: Page, keep: Callable[[int], int] = lambda reserved: 0) -> float:
         """Continue after a delivered page, or event. Returns as ShardReader does. Raises FatalError."""
         pause = self._reader.finish(page, keep)
-        fetched = page.fetched
         if self._push is not None:
             self._is_trial, self._is_reported, self._cause = False, False, _SILENCE
             return pause
-        is_at_the_tip = not (page.is_last or fetched.records) and fetched.millis_behind_latest == 0
-        return 0.0 if is_at_the_tip and self._subscribe_if_due() else pause
+        # Behind each page, not at the tip alone: a shard that always has records would be polled for ever.
+        return 0.0 if not page.is_last and self._subscribe_if_due() else pause
 
     @property
     def _due_in(self) -> float:

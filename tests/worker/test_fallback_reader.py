@@ -151,6 +151,20 @@ def test_it_is_subscribed_to_again_every_five_minutes_and_reported_once(new_flee
     assert tried[1] - tried[0] < 25, "it is pushed again"
 
 
+def test_a_shard_that_always_has_records_is_pushed_again_too(new_fleet):
+    fleet = new_fleet(shards=1)
+    kinesis = started(fleet, fails("subscribe", SetupError))
+    put = put_until(fleet, lambda: fleet.happened(FanOutUnavailable), pause=0.02)
+    kinesis.refused = lambda operation: None
+    kinesis.calls.clear()
+    put += put_until(fleet, lambda: kinesis.times("subscribe"), pause=0.02, timeout=350)
+    count = polls(fleet)
+    put += fleet.put(20)
+    fleet.wait_delivered(put)
+    assert not count
+    assert in_order(fleet, put)
+
+
 def test_a_subscription_that_is_not_permitted_does_not_stop_the_worker(new_fleet):
     fleet = new_fleet(shards=2)
     started(fleet, fails("subscribe", SetupError))
