@@ -61,7 +61,9 @@ class FanOutConsumer:
                 )
             self._again_at = now + _TRIED_EVERY
             self.prepare()
-            self._prepared_at, self._again_at = now, now + REGISTERED_EVERY
+            # Not when that began. It may take ten seconds, and calls that failed meanwhile are to be repeated now.
+            self._prepared_at = self._runtime.monotonic()
+            self._again_at = self._prepared_at + REGISTERED_EVERY
 
     # -- while shards may be polled ------------------------------------------------------------------------------
 
