@@ -875,6 +875,15 @@ class FanOutUnavailable(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FanOutRestored(Event):
+    """The end of what FanOutUnavailable has reported of that shard. None: the consumer is there, and each shard that was
+    polled for lack of it is subscribed to."""
+
+    TEXT = "enhanced fan-out is back, records are pushed again"
+    shard: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SubscriptionContested(Event):
     """Others have come in the way of three subscriptions within a minute, while the lease was this worker's."""
 

@@ -233,7 +233,8 @@ class Subscription(Protocol):
 
         Its `next_iterator` is the ContinuationSequenceNumber: None exactly at the end of the shard. Raises
         SubscriptionOver at the end of the five minutes, TemporaryError where it ends before its first event,
-        SubscriptionTaken where another call has taken over, and as `Stream.fetch`. After it has raised, nothing follows.
+        SubscriptionTaken where another call has taken over, and as `Stream.fetch`. After it has raised, nothing
+        follows.
         """
 
     def close(self) -> None:

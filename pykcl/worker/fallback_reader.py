@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from pykcl.errors import FatalError, SetupError, TemporaryError
-from pykcl.events import FanOutUnavailable
+from pykcl.events import FanOutRestored, FanOutUnavailable
 from pykcl.model.shard import Shard
 from pykcl.planning.push_schedule import tried_again_at
 from pykcl.planning.read_schedule import PollWindow
@@ -113,6 +113,8 @@ class FallbackReader:
         """Continue after a delivered page, or event. Returns as ShardReader does. Raises FatalError."""
         pause = self._reader.finish(page, keep)
         if self._push is not None:
+            if self._is_reported:
+                self._context.events.emit(FanOutRestored(shard=self._shard_id))
             self._is_trial, self._is_reported, self._cause = False, False, _SILENCE
             return pause
         # Behind each page, not at the tip alone: a shard that always has records would be polled for ever.

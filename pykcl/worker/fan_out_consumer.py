@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import inf
 
 from pykcl.errors import ConfigError, FatalError, SetupError, TemporaryError
-from pykcl.events import FanOutUnavailable
+from pykcl.events import FanOutRestored, FanOutUnavailable
 from pykcl.interfaces import Events, PushStream, Stream
 from pykcl.planning.push_schedule import REGISTERED_EVERY, consumer_again_at
 from pykcl.runtime import Runtime
@@ -30,7 +30,7 @@ class FanOutConsumer:
         self.may_poll = may_poll
         self._runtime, self._events = runtime, events
         self._one_asks = runtime.lock()
-        self._is_there = False
+        self._is_there = self._is_reported = False
         self._prepared_at = self._again_at = -inf
 
     def prepare(self) -> bool:
@@ -95,12 +95,11 @@ class FanOutConsumer:
         with self._one_asks:
             if not self._is_there or self._prepared_at >= gone_at:
                 return
-            self._is_there = False
+            self._is_there, self._is_reported = False, True
             self._again_at = max(self._runtime.monotonic(), self._prepared_at + REGISTERED_EVERY)
         self._events.emit(FanOutUnavailable(shard=None, cause=cause))
 
     def _prepare_or_poll(self) -> None:
-        is_first = self._prepared_at == self._again_at == -inf
         try:
             self.stream.prepare_consumer()
         except FatalError:
@@ -109,8 +108,12 @@ class FanOutConsumer:
             needs_a_person = isinstance(error, SetupError)
             with self._one_asks:
                 self._again_at = consumer_again_at(self._runtime.monotonic(), needs_a_person=needs_a_person)
-            if is_first:
+                was_reported, self._is_reported = self._is_reported, True
+            if not was_reported:
                 self._events.emit(FanOutUnavailable(shard=None, cause=str(error)))
         else:
             with self._one_asks:
                 self._is_there, self._prepared_at = True, self._runtime.monotonic()
+                was_reported, self._is_reported = self._is_reported, False
+            if was_reported:
+                self._events.emit(FanOutRestored(shard=None))

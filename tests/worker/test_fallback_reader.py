@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from pykcl.errors import SetupError, TemporaryError
-from pykcl.events import DataLost, FanOutUnavailable
+from pykcl.events import DataLost, FanOutRestored, FanOutUnavailable
 from pykcl.local import consumers
 from pykcl.local.errors import AwsError
 from pykcl.model.checkpoint import ReadFrom
@@ -88,6 +88,7 @@ def test_records_are_pushed_where_they_can_be(new_fleet):
     fleet.wait_delivered(fleet.put(20))
     assert not count
     assert not fleet.happened(FanOutUnavailable)
+    assert not fleet.happened(FanOutRestored)
 
 
 @pytest.mark.parametrize(("error", "tried_after"), [(SetupError, 600), (TemporaryError, 60)])
@@ -102,6 +103,7 @@ def test_a_consumer_that_cannot_be_registered_is_asked_for_again_and_the_shards_
     assert all(tried_after <= later - earlier < tried_after + 15 for earlier, later in pairwise(tried))
     (event,) = fleet.happened(FanOutUnavailable)
     assert (event.shard, event.cause) == (None, "prepare_consumer fails")
+    assert not fleet.happened(FanOutRestored)
     kinesis.refused = lambda operation: None
     count = polls(fleet)
     put += put_until(fleet, lambda: len(kinesis.times("subscribe")) == 3)
@@ -112,6 +114,7 @@ def test_a_consumer_that_cannot_be_registered_is_asked_for_again_and_the_shards_
     fleet.wait_delivered(put)
     assert not count
     assert fleet.ledger.duplicates == 0
+    assert [event.shard for event in fleet.happened(FanOutRestored)] == [None]
 
 
 def test_a_shard_whose_subscriptions_fail_for_a_minute_is_polled_from_where_it_stood(new_fleet):
@@ -143,12 +146,14 @@ def test_it_is_subscribed_to_again_every_five_minutes_and_reported_once(new_flee
     tried = kinesis.times("subscribe")
     assert all(300 <= later - earlier <= 345 for earlier, later in pairwise(tried))
     assert len(fleet.happened(FanOutUnavailable)) == 1
+    assert not fleet.happened(FanOutRestored)
     kinesis.refused = lambda operation: None
     put += put_until(fleet, lambda: len(kinesis.times("subscribe")) == 6)
     fleet.wait_delivered(put)
     assert in_order(fleet, put)
     tried = kinesis.times("subscribe")[-2:]
     assert tried[1] - tried[0] < 25, "it is pushed again"
+    assert [event.shard for event in fleet.happened(FanOutRestored)] == [SHARD], "reported once"
 
 
 def test_a_shard_that_always_has_records_is_pushed_again_too(new_fleet):
@@ -217,7 +222,8 @@ def test_a_consumer_that_is_deleted_is_registered_once_a_minute_and_the_shards_a
     fleet.wait_delivered(put)
     assert not count
     assert fleet.ledger.duplicates == 0
-    assert [event.shard for event in fleet.happened(FanOutUnavailable)] == [None, None]
+    for edge in (FanOutUnavailable, FanOutRestored):
+        assert [event.shard for event in fleet.happened(edge)] == [None, None]
 
 
 def test_a_continuation_that_kinesis_refuses_to_poll_from_is_replaced_by_the_last_record(new_fleet):
