@@ -878,7 +878,7 @@ class FanOutUnavailable(Event):
 class FanOutRestored(Event):
     """The end of what FanOutUnavailable said. shard: None: the consumer is there, and the shards are subscribed to."""
 
-    TEXT = "enhanced fan-out can be had again"
+    TEXT = "enhanced fan-out is back, records are pushed again"
     shard: str | None
 
 

@@ -232,8 +232,9 @@ class Subscription(Protocol):
         """Return the next event; None while there is none.
 
         Its `next_iterator` is the ContinuationSequenceNumber: None exactly at the end of the shard. Raises
-        SubscriptionOver at the end of the five minutes, SubscriptionTaken where another call has taken over, and as
-        `Stream.fetch`. After it has raised, nothing follows.
+        SubscriptionOver at the end of the five minutes, TemporaryError where it ends before its first event,
+        SubscriptionTaken where another call has taken over, and as `Stream.fetch`. After it has raised, nothing
+        follows.
         """
 
     def close(self) -> None:

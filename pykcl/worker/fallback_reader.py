@@ -113,6 +113,7 @@ class FallbackReader:
         """Continue after a delivered page, or event. Returns as ShardReader does. Raises FatalError."""
         pause = self._reader.finish(page, keep)
         if self._push is None:
+            # Behind each page, not at the tip alone: a shard that always has records would be polled for ever.
             return 0.0 if not page.is_last and self._subscribe_if_due() else pause
         if self._is_reported:
             self._context.events.emit(FanOutRestored(shard=self._shard_id))

@@ -61,7 +61,9 @@ class FanOutConsumer:
                 )
             self._again_at = now + _TRIED_EVERY
             self.prepare()
-            self._prepared_at, self._again_at = now, now + REGISTERED_EVERY
+            # Not when that began. It may take ten seconds, and calls that failed meanwhile are to be repeated now.
+            self._prepared_at = self._runtime.monotonic()
+            self._again_at = self._prepared_at + REGISTERED_EVERY
 
     # -- while shards may be polled ------------------------------------------------------------------------------
 
@@ -98,7 +100,6 @@ class FanOutConsumer:
         self._events.emit(FanOutUnavailable(shard=None, cause=cause))
 
     def _prepare_or_poll(self) -> None:
-        is_first = self._prepared_at == self._again_at == -inf
         try:
             self.stream.prepare_consumer()
         except FatalError:
@@ -107,8 +108,8 @@ class FanOutConsumer:
             needs_a_person = isinstance(error, SetupError)
             with self._one_asks:
                 self._again_at = consumer_again_at(self._runtime.monotonic(), needs_a_person=needs_a_person)
-                self._is_reported |= is_first
-            if is_first:
+                was_reported, self._is_reported = self._is_reported, True
+            if not was_reported:
                 self._events.emit(FanOutUnavailable(shard=None, cause=str(error)))
         else:
             with self._one_asks:

@@ -13,6 +13,7 @@ from contextlib import suppress
 from pykcl.errors import (
     ConsumerGone,
     IteratorExpired,
+    PositionRefused,
     PyKclError,
     SubscriptionOver,
     SubscriptionTaken,
@@ -119,7 +120,7 @@ class PushReader:
     # -- subscribing ---------------------------------------------------------------------------------------------
 
     def _subscribe(self) -> bool:
-        """Subscribe behind what was delivered; return False if another subscription is in the way."""
+        """Subscribe behind what was delivered; return False if that is to be tried again at `call_at`."""
         context = self._context
         if not self._is_confirmed:
             context.identity.confirm_before_opening()
@@ -140,6 +141,8 @@ class PushReader:
             self._is_confirmed = False
             self.gone_at = called_at if isinstance(error, ConsumerGone) else None
             self._schedule = after_call(self._schedule, self._now, context.runtime.random())
+            if isinstance(error, PositionRefused) and self._place.is_replaced():
+                return False
             raise
         self._subscription = subscription
         self._unread = UnreadBytes(subscription, context.memory, context.runtime.lock())

@@ -108,6 +108,12 @@ class ReadingPlace:
         self._expects_checkpointed_record = self.after is not None
         self.has_moved, self._doubtful_gap = False, inf
 
+    def is_replaced(self) -> bool:
+        """Note that Kinesis refuses `start` as no position. True: it is another one from now on."""
+        # The place behind an event is no record's number. That of the last delivered record is one.
+        is_replaced, self.behind = self.behind is not None, None
+        return is_replaced
+
     def arrived(self, fetched: Fetched, answered_at: float) -> bool:
         """Note a page that came; return False if it has to wait until `resolve` returns it.
 

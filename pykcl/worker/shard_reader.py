@@ -303,10 +303,8 @@ class ShardReader:
             with self._context.meter.timed(catalog.GET_SHARD_ITERATOR, self._shard_id):
                 self._iterator = self._context.stream.open(self._shard_id, self._place.start)
         except PositionRefused:
-            if self._place.behind is None:
+            if not self._place.is_replaced():
                 raise
-            # The place behind an event is no record's number. That of the last delivered record is one.
-            self._place.behind = None
             self._open()
             return
         self._place.opened(server_time)

@@ -88,6 +88,7 @@ def test_records_are_pushed_where_they_can_be(new_fleet):
     fleet.wait_delivered(fleet.put(20))
     assert not count
     assert not fleet.happened(FanOutUnavailable)
+    assert not fleet.happened(FanOutRestored)
 
 
 @pytest.mark.parametrize(("error", "tried_after"), [(SetupError, 600), (TemporaryError, 60)])
@@ -146,6 +147,7 @@ def test_it_is_subscribed_to_again_every_five_minutes_and_reported_once(new_flee
     tried = kinesis.times("subscribe")
     assert all(300 <= later - earlier <= 345 for earlier, later in pairwise(tried))
     assert len(fleet.happened(FanOutUnavailable)) == 1
+    assert not fleet.happened(FanOutRestored)
     kinesis.refused = lambda operation: None
     put += put_until(fleet, lambda: len(kinesis.times("subscribe")) == 6)
     fleet.wait_delivered(put)

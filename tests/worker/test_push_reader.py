@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from pykcl import ConfigError
-from pykcl.errors import SetupError, TemporaryError
+from pykcl.errors import PositionRefused, SetupError, TemporaryError
 from pykcl.events import (
     DataLost,
     FailureLasted,
@@ -342,6 +342,28 @@ def test_a_call_that_failed_may_have_begun_so_a_second_one_starts_at_the_time_of
     assert min(later - earlier for earlier, later in pairwise(began)) >= 1
 
 
+def test_a_continuation_that_kinesis_refuses_to_subscribe_to_is_replaced_by_the_last_record(new_fleet):
+    fleet = new_fleet(shards=1, subscription_seconds=10)
+    _, subscriptions = started(fleet)
+    put = fleet.put(5)
+    fleet.wait_delivered(put)
+    subscribe = subscriptions._subscribe
+
+    def refused(shard_id, start, on_ready):
+        if start.kind == "AFTER_SEQUENCE_NUMBER":
+            raise PositionRefused("no record has that number")
+        return subscribe(shard_id, start, on_ready)
+
+    subscriptions._subscribe = refused
+    fleet.simulation.sleep(15)
+    put += fleet.put(5)
+    fleet.wait_delivered(put)
+    assert subscriptions.kinds[1:3] == ["AFTER_SEQUENCE_NUMBER", "AT_SEQUENCE_NUMBER"]
+    assert in_order(fleet, put)
+    assert not fleet.happened(FailureStarted)
+    assert not fleet.happened(DataLost)
+
+
 def test_a_steal_ends_the_subscription_of_the_robbed_worker_at_once_and_the_thief_reads_in_order(new_fleet):
     fleet = new_fleet(shards=1)
     started(fleet)
@@ -555,6 +577,27 @@ def test_a_consumer_that_is_deleted_is_registered_again_once_a_minute_and_nothin
     assert len(calls) == 2
     assert calls[1] - calls[0] >= 60
     assert fleet.ledger.duplicates == 0
+
+
+def test_a_call_that_failed_while_a_deleted_consumer_was_made_again_is_repeated_at_once(new_fleet):
+    fleet = new_fleet(shards=2)
+    worker = fleet.worker("w1", retrieval="fanout")
+    consumer, now = worker._connect().consumer, worker._runtime.monotonic
+    made = []
+
+    def takes_long():
+        fleet.simulation.sleep(8)
+        made.append(now())
+
+    consumer.stream.prepare_consumer = takes_long
+    first_failed = now()
+    consumer.prepare_again(first_failed)
+    second_failed = now() - 1
+    assert first_failed < second_failed < made[0]
+    consumer.prepare_again(second_failed)
+    assert len(made) == 1
+    with pytest.raises(TemporaryError, match="once a minute"):
+        consumer.prepare_again(now() + 1)
 
 
 def test_a_consumer_that_is_deleted_and_may_not_be_registered_needs_a_person_and_nothing_is_lost(new_fleet):

@@ -255,6 +255,9 @@ class Link:
             exchange.fail(ConnectionResetError("the stream was reset"), self._sort)
 
     def _forget(self, exchange: Exchange) -> None:
+        # Nothing follows on it. 1) Its reader closes it with events that it has not taken; 2) nobody acknowledges them;
+        # 3) after some hundred such streams the window of the connection is used up, and all others get nothing.
+        self._acknowledge(exchange, exchange.unacknowledged)
         del self._exchanges[exchange.stream_id]
         self._full.pop(exchange.stream_id, None)
 

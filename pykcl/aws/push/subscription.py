@@ -59,7 +59,7 @@ class PushedEvents:
         self._messages: deque[bytes] = deque()
         self._received = self._taken = 0
         self._end: PyKclError | None = None
-        self._is_closed = self._is_given_up = False
+        self._is_closed = self._is_given_up = self._has_brought_events = False
 
     @property
     def is_closed(self) -> bool:
@@ -129,12 +129,16 @@ class PushedEvents:
                 self.close()
                 raise
             if event is not None:
+                self._has_brought_events = True
                 return event
         if self._is_closed:
             raise SubscriptionOver("The subscription was closed. Subscribe again.")
         if end is None:
             return None
         self.close()
+        if isinstance(end, SubscriptionOver) and not (self._has_brought_events or self._is_given_up):
+            # Kinesis reports progress at once. As an end in good order it would be repeated for ever, and unreported.
+            end = TemporaryError("A subscription ended before its first event. Subscribing again.")
         try:
             raise end
         finally:

@@ -254,6 +254,26 @@ def test_a_stream_that_the_server_resets_ends_alone(link, server, ask):
     assert other.events.poll() is None
 
 
+@pytest.mark.parametrize("ends", ["in order", "reset"])
+def test_what_a_stream_held_when_the_server_ended_it_is_given_back_to_the_connection(link, server, ask, ends):
+    other = ask()
+    server.answer(other)
+    link.receive(1.0)
+    for _ in range(120):
+        exchange = ask()
+        server.answer(exchange, pushed("x" * 60_000) * 8, end=ends == "in order")
+        if ends == "reset":
+            server.h2.reset_stream(exchange.stream_id)
+            server.send()
+        link.receive(1.0)
+        exchange.events.close()
+        link.cancel(exchange)
+        server.hear()
+    assert server.h2.outbound_flow_control_window > 50 * MAX_UNREAD, (
+        "the other subscriptions have their share"
+    )
+
+
 def goaway(server):
     server.h2.close_connection()
     server.send()

@@ -501,3 +501,8 @@ def test_what_has_come_before_the_end_is_delivered_before_it():
     assert payloads(events.poll()) == [b"1"]
     with pytest.raises(SubscriptionOver):
         events.poll()
+
+
+def test_a_subscription_that_ends_before_its_first_event_has_failed():
+    with pytest.raises(TemporaryError, match="before its first event"):
+        decoded(event({}, "initial-response")).poll()
