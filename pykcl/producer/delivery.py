@@ -441,12 +441,14 @@ class Delivery:
         if not outcomes:
             return
         failed: list[tuple[NewRecord, PyKclError]] = []
+        interrupt: KeyboardInterrupt | None = None
         for pending, outcome in outcomes:
             if not isinstance(outcome, PutResult):
                 failed.append((pending.record, outcome))
-                if self._on_failure is not None:
-                    _call("on_failure", partial(self._on_failure, pending.record, outcome))
-            _call("a callback of a future", partial(_resolve, pending.ticket.future, outcome))
+                if self._on_failure is not None and interrupt is None:
+                    interrupt = _call("on_failure", partial(self._on_failure, pending.record, outcome))
+            found = _call("a callback of a future", partial(_resolve, pending.ticket.future, outcome))
+            interrupt = interrupt or found
         if failed:
             error = str(failed[0][1])
             self._emit(RecordsNotDelivered(stream=self._stream.name, records=len(failed), error=error))
@@ -463,6 +465,8 @@ class Delivery:
                 if all(other > epoch for other in self._pending):
                     done.set()
             self._unblock()
+        if interrupt is not None:
+            raise interrupt
 
     def _unblock(self) -> None:
         blocked, self._blocked = self._blocked, []
@@ -485,17 +489,20 @@ def _resolve(future: Future[PutResult], outcome: PutResult | PyKclError) -> None
         future.set_exception(outcome)
 
 
-def _call(name: str, code: Callable[[], object]) -> None:
-    """Call code of the application. Whatever it raises is logged: other records wait for this thread."""
+def _call(name: str, code: Callable[[], object]) -> KeyboardInterrupt | None:
+    """Call code of the application. Whatever it raises is logged: other records wait for this thread.
+
+    Return a Ctrl-C, which comes in the main thread alone: in `close`, say, which gives up records there.
+    """
     try:
         code()
     except EndsThread:
         raise
-    except BaseException as raised:
+    except BaseException as raised:  # noqa: BLE001 - the application's own code
         if isinstance(raised, KeyboardInterrupt) and in_main_thread():
-            # Ctrl-C, while `close` gives up the records.
-            raise
+            return raised
         log.error("%s raised error=%s", name, type(raised).__name__)
+    return None
 
 
 def _closed(record: PendingRecord, perhaps_put: bool) -> NotDelivered:

@@ -309,16 +309,22 @@ def test_a_callback_that_raises_anything_keeps_nobody_waiting(stage, caplog, err
     assert stage.seen()[b"b"] == 1
 
 
-def test_ctrl_c_ends_a_close_that_calls_on_failure(stage):
-    def interrupted(*_):
+def test_ctrl_c_ends_a_close_that_calls_on_failure_and_no_future_waits_for_ever(stage):
+    calls = []
+
+    def interrupted(*call):
+        calls.append(call)
         raise KeyboardInterrupt
 
     stage.trouble = no_answer
     producer = stage.producer(on_failure=interrupted)
     producer.start()
-    producer.put(b"a")
+    futures = [producer.put(b"a"), producer.put(b"b")]
     with pytest.raises(KeyboardInterrupt):
         producer.close(timeout=1)
+    assert len(calls) == 1
+    assert all(isinstance(future.exception(0), NotDelivered) for future in futures)
+    assert producer.pending == 0
 
 
 @pytest.mark.parametrize("error", [ZeroDivisionError, SystemExit, asyncio.CancelledError])
