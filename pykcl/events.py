@@ -876,8 +876,8 @@ class FanOutUnavailable(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FanOutRestored(Event):
-    """The end of what FanOutUnavailable has reported of that shard. None: the consumer is there, and each shard that was
-    polled for lack of it is subscribed to."""
+    """The end of what FanOutUnavailable has reported. shard: None: the consumer is there, and all shards that were
+    polled for lack of it are subscribed to."""
 
     TEXT = "enhanced fan-out is back, records are pushed again"
     shard: str | None
