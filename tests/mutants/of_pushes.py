@@ -10,6 +10,7 @@ from pykcl.model import lease_writes
 from pykcl.model.checkpoint import Checkpoint, ReadFrom
 from pykcl.planning.push_schedule import PushSchedule
 from pykcl.testing.simulation import Guarantee
+from pykcl.worker.fallback_reader import FallbackReader
 from pykcl.worker.push_reader import PushReader
 from tests.mutants.mutant import Function, Mutant, Patch
 from tests.mutants.of_reading import read_after_the_checkpoint
@@ -47,6 +48,42 @@ def silence_passes_for_an_idle_shard(patch: Patch) -> None:
     patch.replace(PushSchedule, "idle_until", lambda _: lambda self: inf)
 
 
+def polled_from_now_on(patch: Patch) -> None:
+    def make(poll: Function) -> Function:
+        def at_the_tip(self, push):
+            self._place.open_at, self._place.behind = ReadFrom("LATEST"), None
+            poll(self, push)
+
+        return at_the_tip
+
+    patch.replace(FallbackReader, "_poll", make)
+
+
+def pushed_from_now_on(patch: Patch) -> None:
+    def make(subscribe: Function) -> Function:
+        def at_the_tip(self):
+            if not subscribe(self):
+                return False
+            self._place.open_at, self._place.behind = ReadFrom("LATEST"), None
+            return True
+
+        return at_the_tip
+
+    patch.replace(FallbackReader, "_subscribe_if_due", make)
+
+
+def polled_as_long_as_records_come(patch: Patch) -> None:
+    def make(finish: Function) -> Function:
+        def at_the_tip_alone(self, page, keep):
+            if self._push is None and page.fetched.records:
+                return self._reader.finish(page, keep)
+            return finish(self, page, keep)
+
+        return at_the_tip_alone
+
+    patch.replace(FallbackReader, "finish", make)
+
+
 PUSHES = (
     Mutant("M111", "the place of a pushed event without records is written as a checkpoint", "-",
             (Guarantee.CHECKPOINT_FORWARD, Guarantee.LOSS_REPORTED, Guarantee.NO_GAP),
@@ -61,4 +98,16 @@ PUSHES = (
     Mutant("M114", "a subscription that says nothing passes for one of an idle shard", "redpanda connect",
             (Guarantee.ALL_DELIVERED,), silence_passes_for_an_idle_shard,
             only=frozenset({"F10.slow"}), pushed=True),
+    Mutant("M118", "a shard is polled from the tip on, not from where its subscriptions left it", "-",
+            (), polled_from_now_on,
+            tests=("tests/worker/test_fallback_reader.py::"
+                   "test_a_shard_whose_subscriptions_fail_for_a_minute_is_polled_from_where_it_stood",)),
+    Mutant("M119", "a polled shard is pushed again from the tip on, not from where the polls left it", "-",
+            (), pushed_from_now_on,
+            tests=("tests/worker/test_fallback_reader.py::"
+                   "test_a_shard_that_always_has_records_is_pushed_again_too",)),
+    Mutant("M120", "a shard that always has records is polled for ever", "here",
+            (), polled_as_long_as_records_come,
+            tests=("tests/worker/test_fallback_reader.py::"
+                   "test_a_shard_that_always_has_records_is_pushed_again_too",)),
 )  # fmt: skip

@@ -128,8 +128,9 @@ def test_a_shard_whose_subscriptions_fail_for_a_minute_is_polled_from_where_it_s
     began = fleet.simulation.now
     put += put_until(fleet, lambda: fleet.happened(FanOutUnavailable))
     assert 60 <= fleet.simulation.now - began <= 100
-    fleet.wait_delivered(put)
+    fleet.wait(lambda: kinesis.starts[-1][0] == "open")
     assert kinesis.starts[-1] == ("open", "AFTER_SEQUENCE_NUMBER")
+    fleet.wait_delivered(put)
     assert in_order(fleet, put)
     (event,) = fleet.happened(FanOutUnavailable)
     assert (event.shard, event.cause) == (SHARD, "subscribe fails")
@@ -158,11 +159,12 @@ def test_it_is_subscribed_to_again_every_five_minutes_and_reported_once(new_flee
 
 def test_a_shard_that_always_has_records_is_pushed_again_too(new_fleet):
     fleet = new_fleet(shards=1)
-    kinesis = started(fleet, fails("subscribe", SetupError))
-    put = put_until(fleet, lambda: fleet.happened(FanOutUnavailable), pause=0.02)
+    kinesis = started(fleet, fails("subscribe", SetupError), idle_time_between_reads=5.0)
+    put = put_until(fleet, lambda: fleet.happened(FanOutUnavailable))
     kinesis.refused = lambda operation: None
     kinesis.calls.clear()
-    put += put_until(fleet, lambda: kinesis.times("subscribe"), pause=0.02, timeout=350)
+    put += put_until(fleet, lambda: kinesis.times("subscribe"), pause=1.0, timeout=350)
+    assert kinesis.starts[-1] == ("subscribe", "AT_SEQUENCE_NUMBER"), "at the last record"
     count = polls(fleet)
     put += fleet.put(20)
     fleet.wait_delivered(put)
