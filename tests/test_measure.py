@@ -15,7 +15,7 @@ SIZES = {
     "files of pykcl/": 317,
     "lines of pykcl/": 81_150,
     "lines of the core": 34_900,
-    "lines of tests/": 124_150,
+    "lines of tests/": 124_500,
 }
 """Sizes that may not be exceeded. A change that needs more raises the number here and gives the reason in its message."""
 
