@@ -1,7 +1,7 @@
 """Read one shard by enhanced fan-out, and by polling while that cannot be: `retrieval="fanout-or-polling"`.
 
 Both readers go on at the same `ReadingPlace`, one after the other, so that nothing is skipped or out of order. Polling
-ends behind a page that was delivered. Its last record is pushed once more, and dropped.
+ends behind a page with records, of which the last is pushed once more and dropped, or at the tip of the shard.
 """
 
 from __future__ import annotations
@@ -113,12 +113,18 @@ class FallbackReader:
         """Continue after a delivered page, or event. Returns as ShardReader does. Raises FatalError."""
         pause = self._reader.finish(page, keep)
         if self._push is None:
-            # Behind each page, not at the tip alone: a shard that always has records would be polled for ever.
-            return 0.0 if not page.is_last and self._subscribe_if_due() else pause
+            return 0.0 if self._may_end_polling(page) and self._subscribe_if_due() else pause
         if self._is_reported:
             self._context.events.emit(FanOutRestored(shard=self._shard_id))
         self._is_trial, self._is_reported, self._cause = False, False, _SILENCE
         return pause
+
+    @staticmethod
+    def _may_end_polling(page: Page) -> bool:
+        # Not at the tip alone: a shard that always has records would be polled for ever. Nor amid empty pages before
+        # it: each trial would begin them anew.
+        fetched = page.fetched
+        return not page.is_last and (bool(fetched.records) or fetched.millis_behind_latest == 0)
 
     @property
     def _due_in(self) -> float:

@@ -9,13 +9,14 @@ import pytest
 
 from pykcl.errors import SetupError, TemporaryError
 from pykcl.events import DataLost, FanOutRestored, FanOutUnavailable
+from pykcl.interfaces import Fetched
 from pykcl.local import consumers
 from pykcl.local.errors import AwsError
 from pykcl.model.checkpoint import ReadFrom
 from pykcl.testing.fleet import TABLE
 from pykcl.worker.fallback_reader import FallbackReader
 from pykcl.worker.push_reader import PushReader
-from pykcl.worker.reading_place import ReadingPlace
+from pykcl.worker.reading_place import Page, ReadingPlace
 from pykcl.worker.shard_reader import ShardReader
 
 SHARD = "shardId-000000000000"
@@ -171,6 +172,20 @@ def test_a_shard_to_which_somebody_always_writes_is_subscribed_to_again_as_well(
     fleet.wait_delivered(put)
     assert not count
     assert in_order(fleet, put)
+
+
+@pytest.mark.parametrize(("behind", "is_pushed"), [(5000, False), (0, True)])
+def test_empty_pages_on_the_way_to_the_tip_are_crossed_before_the_shard_is_subscribed_to_again(
+    new_fleet, behind, is_pushed
+):
+    fleet = new_fleet(shards=1)
+    context = fleet.worker("w1", retrieval="fanout-or-polling")._connect()
+    place = ReadingPlace(context, SHARD, None, ReadFrom("TRIM_HORIZON"), None)
+    pushing, polling = (SimpleNamespace(finish=lambda *_: 1.0, close=lambda: None) for _ in range(2))
+    reader = FallbackReader(context, context.consumer, SHARD, place, lambda: pushing, lambda: polling)
+    reader._push, reader._reader = None, polling
+    reader.finish(Page(Fetched([], "iterator", behind, (), 0), 0.0, iter(())))
+    assert (reader._reader is pushing) == is_pushed
 
 
 def test_a_subscription_that_is_not_permitted_does_not_stop_the_worker(new_fleet):
