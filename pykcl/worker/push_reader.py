@@ -22,7 +22,6 @@ from pykcl.errors import (
 from pykcl.events import SubscriptionContested
 from pykcl.interfaces import Fetched, Subscription
 from pykcl.metrics import catalog
-from pykcl.model.checkpoint import ReadFrom
 from pykcl.model.shard import Shard
 from pykcl.planning.push_schedule import (
     CALL_INTERVAL,
@@ -255,7 +254,7 @@ class PushReader:
         if fetched.records:
             self._place.delivered(fetched.records)
         if fetched.next_iterator is not None:
-            self._place.behind = ReadFrom("AFTER_SEQUENCE_NUMBER", sequence_number=fetched.next_iterator)
+            self._place.passed(fetched.next_iterator)
         self._place.is_overtaken_soon(fetched)
         self.children = fetched.children
         self._reserved -= keep(self._reserved)

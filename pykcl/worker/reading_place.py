@@ -147,6 +147,15 @@ class ReadingPlace:
         self.after = Checkpoint(number, _WHOLE_RECORD)
         self._last_arrival, self._doubtful_gap = last.arrived_at_millis, inf
 
+    def passed(self, continuation: str) -> None:
+        """Move behind a pushed event that was delivered.
+
+        Not before the record of the checkpoint has come, of which a part may be left: Kinesis does not say that an
+        event without records never ends at it.
+        """
+        if not self._expects_checkpointed_record:
+            self.behind = ReadFrom("AFTER_SEQUENCE_NUMBER", sequence_number=continuation)
+
     def takes_an_empty_page(self, answered_at: float) -> bool:
         """Note an empty page at the tip of the shard. False, and nothing is noted: it shows more than that."""
         if self._expects_checkpointed_record or self._is_near:

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from pykcl import ConfigError
-from pykcl.errors import PositionRefused, SetupError, TemporaryError
+from pykcl.errors import PositionRefused, SetupError, SubscriptionOver, TemporaryError
 from pykcl.events import (
     DataLost,
     FailureLasted,
@@ -16,6 +16,7 @@ from pykcl.events import (
     LeaseReleased,
     SubscriptionContested,
 )
+from pykcl.interfaces import Fetched
 from pykcl.local.errors import AwsError
 from pykcl.model.checkpoint import ReadFrom
 from pykcl.model.kpl import UserRecord, aggregate
@@ -270,8 +271,8 @@ def test_two_mib_a_second_while_a_processor_works_for_a_minute_lose_nothing_and_
     assert not fleet.happened(FailureStarted)
 
 
-def test_a_checkpoint_inside_an_aggregate_is_resumed_at_the_next_of_its_records(new_fleet):
-    fleet = new_fleet(shards=1)
+def stopped_inside_an_aggregate(fleet):
+    """Let a worker checkpoint the third of ten user records and stop; return the payloads of the others."""
     users = [UserRecord("key", None, f"u{number}".encode()) for number in range(10)]
     (blob,) = aggregate(users)
     fleet.kinesis.put_record(STREAM, blob.data, blob.partition_key)
@@ -280,17 +281,44 @@ def test_a_checkpoint_inside_an_aggregate_is_resumed_at_the_next_of_its_records(
         batch.checkpointer.checkpoint(batch[2])
         raise RuntimeError
 
-    first, _ = started(
+    worker, _ = started(
         fleet,
         checkpoint_mode="manual",
         retry_timeout=0.0,
         processor=lambda: RecordingProcessor("w1", fleet.ledger, stop_after_three),
     )
     fleet.wait(lambda: [row.checkpoint.sub_sequence_number for row in fleet.rows().values()] == [2])
-    first.stop()
+    worker.stop()
+    return [user.data for user in users[3:]]
+
+
+def test_a_checkpoint_inside_an_aggregate_is_resumed_at_the_next_of_its_records(new_fleet):
+    fleet = new_fleet(shards=1)
+    left = stopped_inside_an_aggregate(fleet)
     _, subscriptions = started(fleet, "w2")
-    fleet.wait_delivered([user.data for user in users[3:]])
-    assert in_order(fleet, [user.data for user in users[3:]])
+    fleet.wait_delivered(left)
+    assert in_order(fleet, left)
+    assert set(subscriptions.kinds) == {"AT_SEQUENCE_NUMBER"}
+    assert not fleet.happened(DataLost)
+
+
+def test_an_empty_event_that_ends_at_the_checkpointed_record_does_not_stand_for_it(new_fleet):
+    """A continuation is the place to go on after. The record is not delivered, and half of it is still to come."""
+    fleet = new_fleet(shards=1)
+    left = stopped_inside_an_aggregate(fleet)
+    number = fleet.rows()[SHARD].checkpoint.sequence_number
+    events = [Fetched([], number, 1000, (), 0)]
+
+    class Ending(Silent):
+        def poll(self):
+            if events:
+                return events.pop()
+            raise SubscriptionOver
+
+    endings = [Ending]
+    _, subscriptions = started(fleet, "w2", lambda inner: endings.pop()(inner) if endings else inner)
+    fleet.wait_delivered(left)
+    assert in_order(fleet, left)
     assert set(subscriptions.kinds) == {"AT_SEQUENCE_NUMBER"}
     assert not fleet.happened(DataLost)
 
