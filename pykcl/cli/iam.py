@@ -100,7 +100,7 @@ def iam(
     dead_letters: str | None,
     name: str | None,
 ) -> None:
-    """Print the minimal IAM policy of a worker, an operator or a producer.
+    """Print the minimal IAM policy of a worker, operator or producer.
 
     Needs --stream, and --application unless it is for a producer. Nothing is sent to AWS. Metrics, table creation,
     enhanced fan-out and the state table are as in the file of -c or -p. If account or region are unknown, the policy

@@ -43,7 +43,7 @@ SECTIONS = {
     "Check and explain": {
         "doctor": "Check credentials, permissions, stream, lease table and fleet.",
         "explain": "Explain an error code, such as E12.",
-        "iam": "Print the minimal IAM policy of a worker or an operator.",
+        "iam": "Print the minimal IAM policy of a worker, operator or producer.",
     },
     "Move from Java": {
         "migrate": "Plan the move from MultiLangDaemon or amazon_kclpy to pykcl.",
