@@ -16,7 +16,7 @@ from pykcl.processor import Batch, LanesStopped, LaneStop
 from pykcl.runtime import EndsThread, Runtime
 from pykcl.worker.batch_delivery import BatchDelivery
 from pykcl.worker.checkpointer import ShardCheckpointer
-from pykcl.worker.lease_scope import LeaseScope
+from pykcl.worker.lease_scope import KEPT_FAILING, LeaseScope
 from pykcl.worker.processor_calls import NOBODY, blames_records, reported, span_of, to_blame
 from pykcl.worker.shard_end import NOT_RETURNED
 from pykcl.worker.signals import OwnProcess
@@ -211,7 +211,11 @@ class LaneDelivery(BatchDelivery):
                 tried = self._unsettled(self._first_ones(left)) if self._is_to_hand_back else left
                 found = self._round(tried, millis_behind)
                 if found is Signal.GIVE_UP:
-                    return self._give_up_what_is_due(left) or found
+                    due = self._give_up_what_is_due(left)
+                    if due is None:
+                        # Not for what others were given up before: that still waits for the first record.
+                        self._scope.why_handed_back = KEPT_FAILING
+                    return due or found
                 if found is not None:
                     return found
                 left = self._unsettled(left)

@@ -21,6 +21,8 @@ from pykcl.worker.held_leases import HeldLease
 from pykcl.worker.measurements import TakeoverTimer
 from pykcl.worker.processor_calls import ProcessorCalls
 
+KEPT_FAILING = "its processor kept failing"
+
 
 class LeaseScope:
     """Written by the lease worker's thread, which alone waits. Other threads call `request_stop`, set `wake`, and read.
@@ -57,7 +59,7 @@ class LeaseScope:
         self.wake = context.runtime.event()
         self.calls = ProcessorCalls(context, self.key, self.check, self.pause, self._on_call)
         self.held: HeldLease | None = None
-        self.why_handed_back = "its processor kept failing"
+        self.why_handed_back = KEPT_FAILING
         self.processor: RecordProcessor | None = None
         self.progress: Progress | None = None
         self.children: tuple[Shard, ...] = ()

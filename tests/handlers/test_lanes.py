@@ -51,6 +51,7 @@ from pykcl.testing.fleet import STREAM, TABLE
 from pykcl.testing.memory.dynamodb import Fault
 from pykcl.testing.runtime.scheduler import SimulatedRuntime
 from pykcl.worker.checkpointer import Progress
+from pykcl.worker.lease_scope import KEPT_FAILING
 from pykcl.worker.worker import Worker
 
 CLOCK = SimulatedClock()
@@ -593,6 +594,30 @@ def test_what_is_to_be_given_up_becomes_a_letter_before_another_lane_hands_the_l
         fleet.simulation.sleep(1)
     assert sorted(kept) == [0, 1, 2, 3, 4]
     assert not checkpoint(fleet).is_sentinel
+
+
+def test_a_lease_that_goes_back_because_its_first_record_kept_failing_says_so_and_not_that_others_were_given_up(
+    new_fleet,
+):
+    """The limit of letters in a row waits for the first record, which is not given up and does not get through."""
+    fleet, kept = new_fleet(shards=1), []
+
+    def fails(record: Record):
+        raise TemporaryError("away for long") if record.json() == 0 else ValueError("poison")
+
+    put(fleet, 8)
+    fleet.start(
+        "w1",
+        processor=handler(fails, concurrency=8),
+        max_attempts=1,
+        retry_timeout=20.0,
+        dead_letters_in_a_row=3,
+        dead_letters=lambda sent: kept.extend(r.json() for letter in sent for r in letter.records),
+    )
+    fleet.wait(lambda: fleet.happened(RetriesExhausted), what="the lease to be handed back")
+    (back,) = fleet.happened(RetriesExhausted)
+    assert sorted(kept) == [1, 2, 3, 4, 5, 6, 7]
+    assert (back.checkpoint, back.cause) == ("TRIM_HORIZON", KEPT_FAILING)
 
 
 @pytest.mark.parametrize(("way", "concurrency"), LANES)
