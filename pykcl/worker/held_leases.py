@@ -98,7 +98,7 @@ class HeldLease:
         self._must_restate = False
         self._writing_since: float | None = None
         self._lost: Loss | None = None
-        self._released = False
+        self._lost_in_doubt = self._released = False
         # Since when it is known to be in doubt; until when that may last; and set when it ends.
         self._doubted_since: float | None = None
         self._doubt_ends = inf
@@ -167,8 +167,11 @@ class HeldLease:
 
     @property
     def row_is_gone(self) -> bool:
-        """True if it was lost because its row was deleted while this worker held it."""
-        return self._was_lost_for(LossReason.ROW_DELETED)
+        """True if it was lost because its row was deleted while this worker held it.
+
+        Not in doubt: 1) the worker stands still; 2) another takes the lease, ends it, and deletes its row in order.
+        """
+        return self._was_lost_for(LossReason.ROW_DELETED) and not self._lost_in_doubt
 
     @property
     def ran_out(self) -> bool:
@@ -445,7 +448,7 @@ class HeldLease:
         """Stop believing, now. Idempotent; the first loss stays."""
         with self._state:
             if self._lost is None and not self._released:
-                self._lost = loss
+                self._lost_in_doubt, self._lost = self.is_in_doubt, loss
         self._is_certain.set()
         self._wake.set()
 

@@ -207,6 +207,30 @@ def test_the_row_of_a_parent_that_is_still_read_comes_back_though_its_child_has_
     worker.stop()
 
 
+def test_a_worker_that_stood_still_puts_no_row_back_that_others_read_to_its_end_and_deleted(new_fleet):
+    """Else the shard is read once more from where the worker was, and all of its descendants with it."""
+    fleet = new_fleet(shards=1)
+    options = {**OPTIONS, "cleanup_interval": 5.0}
+    worker = fleet.start("w1", **options)
+    fleet.wait(lambda: worker.wait_ready(0.0))
+    fleet.wait_delivered(fleet.put(20))
+    fleet.start("w2", **options)
+    fleet.simulation.sleep(10.0)
+    assert fleet.owners() == {SHARD: "w1"}
+    fleet.simulation.freeze("w1", 120.0)
+    payloads = fleet.put(20)
+    fleet.kinesis.split(STREAM, SHARD)
+    payloads += fleet.put(20)
+    fleet.wait(lambda: SHARD not in fleet.rows(), 110.0, "the row to be cleaned up")
+    fleet.wait(lambda: fleet.happened(LeaseLost), 120.0, "w1 to wake up")
+    fleet.simulation.sleep(60.0)
+    lost = [event.reason for event in fleet.happened(LeaseLost) if event.shard == SHARD]
+    assert (lost, fleet.happened(LeaseRestored)) == ([LossReason.ROW_DELETED], [])
+    assert SHARD not in fleet.rows()
+    fleet.wait_delivered(payloads)
+    assert fleet.ledger.duplicates == 0
+
+
 @pytest.mark.parametrize("on_error", ["retry", "skip", "raise"])
 def test_a_checkpoint_that_finds_no_table_stops_the_worker_with_that_error(new_fleet, on_error):
     """Not with ProcessorFailed, nor after having tried the same batch again and again: the processor did not fail."""
