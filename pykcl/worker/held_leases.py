@@ -98,7 +98,9 @@ class HeldLease:
         self._must_restate = False
         self._writing_since: float | None = None
         self._lost: Loss | None = None
-        self._lost_in_doubt = self._released = False
+        self._released = False
+        # If its row were gone now, it would be by mistake.
+        self._is_missed = True
         # Since when it is known to be in doubt; until when that may last; and set when it ends.
         self._doubted_since: float | None = None
         self._doubt_ends = inf
@@ -166,12 +168,13 @@ class HeldLease:
             return self._lost is not None or self._released
 
     @property
-    def row_is_gone(self) -> bool:
-        """True if it was lost because its row was deleted while this worker held it.
+    def is_to_be_put_back(self) -> bool:
+        """True if it was lost because its row is gone, and nobody can have deleted that in order.
 
-        Not in doubt: 1) the worker stands still; 2) another takes the lease, ends it, and deletes its row in order.
+        1) The worker stands still, and the lease is in doubt; 2) another takes it, ends it, and deletes the row. Or:
+        1) the end of the shard is written, and its answer is lost; 2) the children start, and the row is deleted.
         """
-        return self._was_lost_for(LossReason.ROW_DELETED) and not self._lost_in_doubt
+        return self._was_lost_for(LossReason.ROW_DELETED) and self._is_missed
 
     @property
     def ran_out(self) -> bool:
@@ -369,6 +372,7 @@ class HeldLease:
             # It may be in doubt by now.
             self.check(may_be_in_doubt=write.kind == "renew")
             raise TemporaryError(f"The lease table did not answer for {self.key} in time: {answer.cause}")
+        self._is_missed = write.kind != "end" and not write.own_checkpoint.is_shard_end
         self.lose(self._loss_by(write, answer.row if isinstance(answer, Rejected) else None))
         raise self._refusal()
 
@@ -448,7 +452,8 @@ class HeldLease:
         """Stop believing, now. Idempotent; the first loss stays."""
         with self._state:
             if self._lost is None and not self._released:
-                self._lost_in_doubt, self._lost = self.is_in_doubt, loss
+                self._is_missed = self._is_missed and not self.is_in_doubt
+                self._lost = loss
         self._is_certain.set()
         self._wake.set()
 

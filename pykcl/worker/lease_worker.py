@@ -108,9 +108,9 @@ class LeaseWorker:
 
     @property
     def deleted_lease(self) -> Lease | None:
-        """The lease as last written, if somebody deleted its row under this worker, which was its owner."""
+        """The lease as last written, if its row was deleted by mistake under this worker, which was its owner."""
         held = self.scope.held
-        return held.lease if held is not None and held.row_is_gone else None
+        return held.lease if held is not None and held.is_to_be_put_back else None
 
     def request_stop(self, acks_until: float = inf) -> None:
         self.scope.request_stop(acks_until)

@@ -3,6 +3,7 @@
 import logging
 
 import pytest
+from botocore.exceptions import ReadTimeoutError
 
 from pykcl.errors import TableGone
 from pykcl.events import DataLost, LeaseCreated, LeaseLost, LeaseRestored, LossReason, ProcessorRaised
@@ -10,6 +11,7 @@ from pykcl.model.checkpoint import Checkpoint
 from pykcl.model.lease import Lease
 from pykcl.model.lease_writes import to_item
 from pykcl.testing.fleet import STREAM, TABLE, RecordingProcessor
+from pykcl.testing.memory.dynamodb import Fault
 from pykcl.testing.runtime import EPOCH_MILLIS
 
 SHARD = "shardId-000000000000"
@@ -227,6 +229,32 @@ def test_a_worker_that_stood_still_puts_no_row_back_that_others_read_to_its_end_
     lost = [event.reason for event in fleet.happened(LeaseLost) if event.shard == SHARD]
     assert (lost, fleet.happened(LeaseRestored)) == ([LossReason.ROW_DELETED], [])
     assert SHARD not in fleet.rows()
+    fleet.wait_delivered(payloads)
+    assert fleet.ledger.duplicates == 0
+
+
+def test_a_row_is_not_put_back_that_was_deleted_in_order_while_the_answer_to_its_end_was_awaited(new_fleet):
+    """1) The end lands, and its answer is lost; 2) the children start, and the row is cleaned up; 3) it is sent again."""
+    fleet = new_fleet(shards=1)
+    worker = fleet.start("w1", **OPTIONS, cleanup_interval=1.0)
+    fleet.wait(lambda: worker.wait_ready(0.0))
+    fleet.wait_delivered(fleet.put(20))
+
+    def lose_answers(operation, params):
+        if operation != "UpdateItem" or params["Key"]["leaseKey"]["S"] != SHARD:
+            return None
+        lost = ReadTimeoutError(endpoint_url="-")
+        rows = fleet.dynamodb.rows(TABLE).values()
+        has_ended = any(row["checkpoint"]["S"] == "SHARD_END" for row in rows)
+        return Fault(before=lost, delay=0.5) if has_ended else Fault(after=lost, delay=0.5)
+
+    fleet.kinesis.split(STREAM, SHARD)
+    payloads = fleet.put(20)
+    fleet.dynamodb.fault = lose_answers
+    fleet.wait(lambda: SHARD not in fleet.rows(), 60.0, "the row to be cleaned up")
+    fleet.dynamodb.fault = None
+    fleet.simulation.sleep(60.0)
+    assert (SHARD in fleet.rows(), fleet.happened(LeaseRestored)) == (False, [])
     fleet.wait_delivered(payloads)
     assert fleet.ledger.duplicates == 0
 
