@@ -110,6 +110,10 @@ def iam(
 
     granted: dict[str, Any] = {"steer": steer, "put": put, "simulate": simulate, "read_metrics": read_metrics}
     _refuse_mixture(whose, create_table, metrics, follow_leader, **granted)
+    if whose == "producer" and (consumer is not None or dead_letters is not None):
+        raise click.UsageError(
+            "--fan-out and --dead-letters are of workers and operators. Drop them, or --for producer."
+        )
     config = target.config
     places = _places(target, account, partition)
     if whose == "producer":
