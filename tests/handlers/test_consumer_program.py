@@ -32,11 +32,13 @@ with Consumer("orders-app", stream="orders", initial_position="TRIM_HORIZON", fa
 say("left", *(each.name for each in threading.enumerate() if each.name.startswith("pykcl")))
 """
 PAIR = """
-import signal, threading
+import signal, sys, threading
 from pykcl import Consumer, Ended
 
 def say(*words):
-    print(*words, flush=True)
+    # In one piece: two threads write.
+    sys.stdout.write(" ".join(map(str, words)) + "\\n")
+    sys.stdout.flush()
 
 def consume(consumer):
     for record in consumer:

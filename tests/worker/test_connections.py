@@ -42,13 +42,14 @@ def _wait(condition, seconds=30.0):
 
 
 def _deliver_ten(aws, worker, seen):
+    before = set(threading.enumerate())
     with worker:
         assert worker.wait_ready(30)
         for number in range(10):
             aws.kinesis.put_record("orders", str(number).encode(), str(number))
         _wait(lambda: {record.text() for record in seen} == {str(number) for number in range(10)})
-    names = [thread.name for thread in threading.enumerate()]
-    assert not [name for name in names if name.startswith("pykcl-") and "local" not in name]
+    left = [thread.name for thread in set(threading.enumerate()) - before]
+    assert not [name for name in left if name.startswith("pykcl-") and "local" not in name]
 
 
 def test_ready_made_clients_are_used_as_they_are(aws, processor, seen):
