@@ -12,6 +12,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent / "conformance"))
 sys.path.insert(0, str(Path(__file__).parent / "interop"))
 
+import boto3
 import botocore.session
 import interop_report
 from botocore.handlers import BUILTIN_HANDLERS
@@ -142,6 +143,13 @@ def models_are_read_once() -> Iterator[None]:
 def no_endpoint_has_proved_that_it_speaks_cbor() -> None:
     """The next server may have the port of the last one."""
     PROBES.clear()
+
+
+@pytest.fixture(autouse=True)
+def no_session_of_boto3_outlives_its_test() -> Iterator[None]:
+    """It has the credentials and the region of the test that was the first to need it."""
+    yield
+    boto3.DEFAULT_SESSION = None
 
 
 @pytest.fixture(
