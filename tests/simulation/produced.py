@@ -35,6 +35,8 @@ _TIMEOUT = 8.0
 """Seconds after which a request without an answer fails."""
 _THREADS_END = 2 * _TIMEOUT
 _CLOSES_LATE = 0.5
+_LENGTHS = (0, 0, 0, 20, 20, 2000, 2000, 60_000)
+"""Of payloads; the longest is larger than an aggregate."""
 _CLOSED = 300.0
 """Seconds in which everything is put once the stream takes it again."""
 
@@ -58,6 +60,8 @@ class ProducedWorld(CheckedWorld):
         for name in ("sent", "landed", "consumed", "taken", "gave_up", "_has_outcome"):
             # A producer goes on after an error, as a worker does.
             setattr(self.puts, name, self.simulation.insist(getattr(self.puts, name)))
+        # Programs put more than workers with small pages read while a simulation lasts.
+        self.options["max_records"] = 100
         self.is_calm = False
         self.takes_nothing_until = self.denies_until = 0.0
         self.standing_still = Freezes(lambda: self.simulation.now)
@@ -100,8 +104,8 @@ class FaultyPutStream:
         self._runtime = world.simulation.runtime(host)
         self._inner = MemoryStream(world.kinesis, STREAM, self._runtime, world.simulation.switch)
         self._fates: dict[str, Callable[[Sequence[NewRecord]], list[PutAnswer]]] = {
-            "F24.throttled": partial(self._take_part, "ProvisionedThroughputExceededException"),
-            "F24.failed": partial(self._take_part, "InternalFailure"),
+            "F24.throttled": self._throttle,
+            "F24.failed": self._fail_with_some,
             "F24.refused": self._refuse,
             "F24.lost": self._lose_the_answer,
             "F24.slow": self._answer_late,
@@ -155,18 +159,24 @@ class FaultyPutStream:
 
     # -- fates of a request ----------------------------------------------------------------------------------------
 
-    def _take_part(self, error: str, records: Sequence[NewRecord]) -> list[PutAnswer]:
-        """Refuse some records; those that Kinesis fails with may be stored all the same."""
-        rng = self._world.faults.rng("F24.failed")
+    def _throttle(self, records: Sequence[NewRecord]) -> list[PutAnswer]:
+        return self._refuse_some(records, "F24.throttled", "ProvisionedThroughputExceededException", 0.0)
+
+    def _fail_with_some(self, records: Sequence[NewRecord]) -> list[PutAnswer]:
+        return self._refuse_some(records, "F24.failed", "InternalFailure", 0.5)
+
+    def _refuse_some(
+        self, records: Sequence[NewRecord], fault: str, error: str, stored: float
+    ) -> list[PutAnswer]:
+        """Refuse some records. stored: share of these that are stored all the same."""
+        rng = self._world.faults.rng(fault)
         is_refused = [rng.random() < 0.5 for _ in records]
-        is_stored = [
-            not refused or (error == "InternalFailure" and rng.random() < 0.5) for refused in is_refused
-        ]
-        stored = [record for record, there in zip(records, is_stored, strict=True) if there]
-        answers = iter(self._land(stored) if stored else ())
-        found = [next(answers) if there else None for there in is_stored]
+        is_there = [not refused or rng.random() < stored for refused in is_refused]
+        arrived = [record for record, there in zip(records, is_there, strict=True) if there]
+        answers = iter(self._land(arrived) if arrived else ())
+        found = [next(answers) if there else PutAnswer(None, error) for there in is_there]
         return [
-            PutAnswer(None, error) if refused or answer is None else answer
+            PutAnswer(None, error) if refused else answer
             for refused, answer in zip(is_refused, found, strict=True)
         ]
 
@@ -205,12 +215,12 @@ class FaultyPutStream:
 
 @dataclass(frozen=True, slots=True)
 class Habits:
-    """Numbers that a program draws once. close_timeout: while its faults last."""
+    """Numbers that a program draws once. flushes: share of its bursts. close_timeout: while its faults last."""
 
     threads: int
     burst: int
     pause: float
-    waits: bool
+    flushes: float
     close_timeout: float
 
 
@@ -231,7 +241,7 @@ class Putting:
             "connections": rng.choice([1, 2, 8]),
         }
         self._habits = Habits(
-            rng.randint(1, 3), rng.choice([1, 5, 20]), rng.choice([0.2, 2.0]), rng.random() < 0.5,
+            rng.randint(1, 3), rng.choice([1, 5, 20]), rng.choice([0.2, 2.0]), rng.choice([0.05, 0.5]),
             rng.choice([0.0, 1.0, 10.0]),
         )  # fmt: skip
         self._book = world.puts.programs[name] = Program(
@@ -298,10 +308,10 @@ class Putting:
         while not self._producer.closed:
             for _ in range(rng.randint(1, habits.burst)):
                 count += 1
-                self._put(f"{self.name}.{thread}.{count}." + "x" * rng.choice([0, 20, 2000]), thread, rng)
-            if habits.waits and rng.random() < 0.3:
-                with suppress(FlushTimedOut):
-                    self._hear_failures(partial(self._producer.flush, rng.choice([None, 1.0, 5.0])))
+                length = rng.choice(_LENGTHS)
+                self._put(f"{self.name}.{thread}.{count}.{'x' * length}", thread, rng)
+            if rng.random() < habits.flushes:
+                self._flush(rng.choice([None, 1.0, 5.0]))
             self._runtime.event().wait(rng.uniform(0, habits.pause))
 
     def _put(self, data: str, thread: int, rng: random.Random) -> None:
@@ -321,12 +331,22 @@ class Putting:
             return
         self._world.puts.taken(put, future)
 
-    def _hear_failures(self, call: Callable[[], None]) -> None:
+    def _flush(self, timeout: float | None) -> None:
+        waiting = self._world.puts.waiting(self.name)
+        with suppress(FlushTimedOut):
+            if self._fails(partial(self._producer.flush, timeout)):
+                return
+            self._world.puts.flushed(waiting)
+
+    def _fails(self, call: Callable[[], None]) -> bool:
+        """Call, and count the records that it reports as given up; return whether there are any."""
         try:
             call()
         except PutFailed as failed:
             self._book.reported += failed.count
             self._producer.resume()
+            return True
+        return False
 
     # -- the end ---------------------------------------------------------------------------------------------------
 
@@ -334,7 +354,7 @@ class Putting:
         """PUT_BOUNDED. A close with a limit is over in time."""
         world, now = self._world, self._world.simulation.now
         timeout = None if world.is_calm else self._habits.close_timeout
-        self._hear_failures(partial(self._producer.close, timeout))
+        self._fails(partial(self._producer.close, timeout))
         if timeout is None:
             return
         seconds = world.simulation.now - now - world.standing_still.seconds_since(self.name, now)
@@ -366,7 +386,7 @@ class ProducedChaos(FleetChaos):
     _world: ProducedWorld
 
     def __init__(
-        self, world: ProducedWorld, fleet: CheckedFleet, producer: chaos.Producer, rng: random.Random
+        self, world: CheckedWorld, fleet: CheckedFleet, producer: chaos.Producer, rng: random.Random
     ) -> None:
         super().__init__(world, fleet, producer, rng)
         self.programs: list[Putting] = []

@@ -49,11 +49,11 @@ class Put:
 
 @dataclass(slots=True)
 class Program:
-    """A process that puts. waiting: bytes of the records without an outcome. reported: records that PutFailed counted."""
+    """A process that puts. waiting: records without an outcome. reported: records that PutFailed counted."""
 
     max_pending_bytes: int
     is_ordered: bool
-    waiting: int = 0
+    waiting: set[Put] = field(default_factory=set)
     reported: int = 0
     is_killed: bool = False
     puts: list[Put] = field(default_factory=list)
@@ -82,16 +82,17 @@ class PutChecker:
         """PUT_BOUNDED. The call has returned."""
         program = self.programs[put.program]
         put.is_taken = True
-        program.waiting += put.size
+        program.waiting.add(put)
         future.add_done_callback(lambda done: self._has_outcome(put, done))
+        sizes = sorted(one.size for one in program.waiting)
         self._expect(
-            program.waiting <= program.max_pending_bytes + put.size,
+            sum(sizes[:-1]) <= program.max_pending_bytes,
             Guarantee.PUT_BOUNDED,
-            f"{put.program} has {program.waiting} bytes waiting of {program.max_pending_bytes}",
+            f"{put.program}: {program.max_pending_bytes} bytes may wait, and records of {sizes} bytes do",
         )
 
     def _has_outcome(self, put: Put, future: Future[PutResult]) -> None:
-        self.programs[put.program].waiting -= put.size
+        self.programs[put.program].waiting.discard(put)
         put.outcomes += 1
         put.error = future.exception()
         if put.error is not None:
@@ -106,6 +107,15 @@ class PutChecker:
             Guarantee.PUT_COUNTED,
             f"{put.data[:20]!r}: {result} after {put.sent} requests",
         )
+
+    def waiting(self, program: str) -> list[Put]:
+        """Return the records that were taken and have no outcome yet."""
+        return list(self.programs[program].waiting)
+
+    def flushed(self, waiting: Iterable[Put]) -> None:
+        """PUT_DELIVERED. A flush has returned: what waited before has an outcome."""
+        for put in waiting:
+            self._expect(put.outcomes > 0, Guarantee.PUT_DELIVERED, f"{put.data[:20]!r} waits behind a flush")
 
     def gave_up(self, record: NewRecord) -> None:
         """Note a call of on_failure."""

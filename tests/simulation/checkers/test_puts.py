@@ -105,6 +105,17 @@ def test_a_future_without_an_outcome_is_caught_unless_its_process_died():
     assert case.broken is Guarantee.PUT_DELIVERED
 
 
+def test_behind_a_flush_no_record_waits_that_was_taken_before():
+    case = Case().put("1")
+    waiting = case.checker.waiting("p")
+    case.put("2")
+    case.is_put("1", case.request("1"))
+    case.checker.flushed(waiting)
+    assert broken_by(case.violations) is None
+    case.checker.flushed(case.checker.waiting("p"))
+    assert broken_by(case.violations) is Guarantee.PUT_DELIVERED
+
+
 @pytest.mark.parametrize("reported", [0, 2])
 def test_a_record_that_is_given_up_is_reported_once(reported):
     case = Case().put("1")
@@ -169,6 +180,8 @@ def test_first_copies_in_another_order_are_caught_and_later_ones_are_not():
 def test_one_record_more_than_the_bound_may_wait():
     size = 1 + len("key") + 1024
     case = Case(most=size).put("1", "2")
+    case.is_put("1", case.request("1"))
+    case.put("3" * 100)
     assert broken_by(case.violations) is None
-    case.put("3")
+    case.put("4")
     assert broken_by(case.violations) is Guarantee.PUT_BOUNDED
