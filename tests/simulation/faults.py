@@ -191,7 +191,9 @@ OF_PRODUCERS: Mapping[str, Kind] = {
         Kind("F24.paused", "the process of a producer stands still for up to 20 s", PER_STEP),
         Kind("F24.closed", "a producer is closed, with little time or none", PER_STEP),
         Kind("F24.down", "the stream takes no records for up to 40 s", PER_STEP),
-        Kind("F24.denied", "putting is denied for up to 20 s, for longer than a producer believes", PER_STEP),
+        Kind(
+            "F24.denied", "putting is denied for up to 20 s; after 10 a producer gives records up", PER_STEP
+        ),
     )
 }
 """Kinds that happen to producers alone; no other simulation has any."""

@@ -36,7 +36,7 @@ _TIMEOUT = 8.0
 _THREADS_END = 2 * _TIMEOUT
 _CLOSES_LATE = 0.5
 _LENGTHS = (0, 0, 0, 20, 20, 2000, 2000, 60_000)
-"""Of payloads; the longest is larger than an aggregate."""
+"""Bytes that are added to payloads; the most are more than an aggregate takes."""
 _CLOSED = 300.0
 """Seconds in which everything is put once the stream takes it again."""
 
