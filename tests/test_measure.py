@@ -15,7 +15,7 @@ SIZES = {
     "files of pykcl/": 319,
     "lines of pykcl/": 81_600,
     "lines of the core": 34_980,
-    "lines of tests/": 126_000,
+    "lines of tests/": 127_000,
 }
 """Sizes that may not be exceeded. A change that needs more raises the number here and gives the reason in its message."""
 

@@ -21,6 +21,7 @@ from tests.mutants.of_input import INPUT
 from tests.mutants.of_leases import BELIEF
 from tests.mutants.of_native import NATIVE
 from tests.mutants.of_policies import POLICIES
+from tests.mutants.of_producers import PRODUCERS
 from tests.mutants.of_pushes import PUSHES
 from tests.mutants.of_reading import READING
 from tests.mutants.of_rows import ROWS
@@ -35,7 +36,8 @@ def _number(mutant: Mutant) -> tuple[str, int, str]:
 MUTANTS = {
     mutant.name: mutant
     for mutant in sorted(
-        (*ROWS, *BELIEF, *READING, *FLEETS, *POLICIES, *NATIVE, *ACKS, *INPUT, *PUSHES), key=_number
+        (*ROWS, *BELIEF, *READING, *FLEETS, *POLICIES, *NATIVE, *ACKS, *INPUT, *PUSHES, *PRODUCERS),
+        key=_number,
     )
 }
 
@@ -70,6 +72,7 @@ def run_mutant(mutant: Mutant, seed: int, *, blind: bool = False) -> MutantRun:
                 native=mutant.native,
                 acks=mutant.acks,
                 pushed=mutant.pushed,
+                produced=mutant.produced,
             )
         except Exception as error:  # noqa: BLE001 - whatever it died of, the mutants goes on
             return MutantRun("crashed", patch.called, details=f"{type(error).__name__}: {error}")
@@ -79,6 +82,7 @@ def run_mutant(mutant: Mutant, seed: int, *, blind: bool = False) -> MutantRun:
         "native": mutant.native,
         "acks": mutant.acks,
         "pushed": mutant.pushed,
+        "produced": mutant.produced,
     }
     if result == "caught" and not _is_survived(seed, mutant.off, mutant.full, **kind):
         result = "no evidence"
@@ -97,12 +101,27 @@ def _check(mutant: Mutant, outcome: Outcome) -> tuple[str, str]:
 
 @cache
 def _is_survived(
-    seed: int, off: frozenset[str], full: bool, *, policies: bool, native: bool, acks: bool, pushed: bool
+    seed: int,
+    off: frozenset[str],
+    full: bool,
+    *,
+    policies: bool,
+    native: bool,
+    acks: bool,
+    pushed: bool,
+    produced: bool,
 ) -> bool:
     """Whether the sound worker comes through this simulation: only then a broken guarantee is the mutant's doing."""
     try:
         outcome = run_simulation(
-            seed, off=off, full=full, policies=policies, native=native, acks=acks, pushed=pushed
+            seed,
+            off=off,
+            full=full,
+            policies=policies,
+            native=native,
+            acks=acks,
+            pushed=pushed,
+            produced=produced,
         )
         return outcome.broken is None
     except Exception:  # noqa: BLE001 - a simulation that dies by itself shows nothing about a mutant

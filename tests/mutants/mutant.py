@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Any
 
 from pykcl.testing.simulation import Guarantee
-from tests.simulation.faults import KINDS
+from tests.simulation.faults import KINDS, ProducerFaults
 
 Function = Callable[..., Any]
 
@@ -78,7 +78,7 @@ class Mutant:
     simulations with four workers, eight shards and every kind of fault; only: with no other kinds than these. Both are
     for what chance seldom brings. policies: its simulations have workers that give records up. native: their
     fleets work by KCL 3.x's own protocol. acks: their records are settled one by one. pushed: their records are
-    pushed. tests: names as pytest takes
+    pushed. produced: producers put records in them. tests: names as pytest takes
     them, of the tests that must fail, for what simulations do not come by; then caught_by is empty.
     """
 
@@ -93,11 +93,13 @@ class Mutant:
     native: bool = False
     acks: bool = False
     pushed: bool = False
+    produced: bool = False
     tests: tuple[str, ...] = ()
 
     @property
     def off(self) -> frozenset[str]:
-        return frozenset(KINDS) - self.only if self.only else frozenset()
+        kinds = ProducerFaults.kinds if self.produced else KINDS
+        return frozenset(kinds) - self.only if self.only else frozenset()
 
 
 def _name(owner: Any) -> str:

@@ -17,6 +17,8 @@ from tests.simulation.faults import (
     KINDS,
     NOT_IN_NATIVE_FLEETS,
     NOT_WITH_ACKS,
+    OF_PRODUCERS,
+    PRODUCED,
     AckFaults,
     PolicyFaults,
 )
@@ -48,7 +50,8 @@ class MeasuredCampaign(Campaign):
         self._until = until
         self._comparisons: deque[Job] = deque()
         self.totals = Totals()
-        self.effects = Effects(len(seeds), template.off | _absent(template, len(seeds)))
+        kinds = PRODUCED if template.produced else KINDS
+        self.effects = Effects(len(seeds), template.off | _absent(template, len(seeds)), kinds)
 
     def next_job(self) -> Job | None:
         # At least one: a run that tried nothing must not pass.
@@ -77,6 +80,8 @@ class MeasuredCampaign(Campaign):
 
 def _absent(template: Job, seeds: int) -> frozenset[str]:
     """Return the kinds of faults that none of the simulations can have, or too few of them to show anything."""
+    if template.produced:
+        return frozenset()
     if template.pushed:
         return frozenset(
             PolicyFaults.always | IN_NATIVE_FLEETS | AckFaults.always | {"F10.empty", "F10.refused"}
@@ -100,7 +105,7 @@ def _absent(template: Job, seeds: int) -> frozenset[str]:
 
 def _parse_off(_context: click.Context, _option: click.Parameter, text: str) -> frozenset[str]:
     try:
-        return known((name.strip() for name in text.split(",") if name.strip()), KINDS)
+        return known((name.strip() for name in text.split(",") if name.strip()), {**KINDS, **OF_PRODUCERS})
     except ValueError as error:
         raise click.BadParameter(str(error)) from error
 
@@ -149,6 +154,7 @@ def _parse_processor(_context: click.Context, _option: click.Parameter, name: st
     help="Records are settled one by one: in every simulation, or in none.  [default: in every twelfth]",
 )
 @click.option("--pushed", is_flag=True, help="Records are read by enhanced fan-out, in every simulation.")
+@click.option("--produced", is_flag=True, help="Producers put records, in every simulation.")
 @click.option(
     "--minutes", type=click.FloatRange(0, min_open=True), help="Start no more simulations after that."
 )
@@ -169,6 +175,7 @@ def main(
     native: bool | None,
     acks: bool | None,
     pushed: bool,
+    produced: bool,
     minutes: float | None,
     figures: Path | None,
     write_docs: bool,
@@ -189,7 +196,11 @@ def main(
         raise click.UsageError(
             "--pushed goes with none of --policies, --native, --acks and --processor. Do: leave them out."
         )
-    template = Job(seed or 0, off, full, processor, policies, native, acks, pushed)
+    if produced and (pushed or policies or native or acks or processor):
+        raise click.UsageError(
+            "--produced goes with none of --pushed, --policies, --native, --acks and --processor. Do: leave them out."
+        )
+    template = Job(seed or 0, off, full, processor, policies, native, acks, pushed, produced)
     if seed is not None:
         context.exit(_replay(template))
     version = current_commit()

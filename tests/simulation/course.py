@@ -11,11 +11,20 @@ from pykcl.testing.simulation.course import Course
 from pykcl.testing.simulation.guarantees import Guarantee, Outcome, Violations
 from tests.simulation.acks import AckQuiescence, AckWorld
 from tests.simulation.chaos import FleetChaos
-from tests.simulation.faults import AckFaults, FleetFaults, Leaders, NativeFaults, PolicyFaults, WindowFaults
+from tests.simulation.faults import (
+    AckFaults,
+    FleetFaults,
+    Leaders,
+    NativeFaults,
+    PolicyFaults,
+    ProducerFaults,
+    WindowFaults,
+)
 from tests.simulation.lease_table_actions import lose_and_restore_the_table
 from tests.simulation.native import NativeChaos, NativeFleet, NativeWorld
 from tests.simulation.native_rest import NativeQuiescence
 from tests.simulation.policies import PolicyWorld
+from tests.simulation.produced import ProducedChaos, ProducedQuiescence, ProducedWorld
 from tests.simulation.pushes import PushWorld
 from tests.simulation.quiescence import FleetQuiescence
 from tests.simulation.windows import WindowWorld
@@ -34,16 +43,18 @@ def run_simulation(
     acks: bool = False,
     windows: bool = False,
     pushed: bool = False,
+    produced: bool = False,
 ) -> Outcome:
     """Run one simulation; the same arguments take the same course. Raises no broken guarantee: see the outcome.
 
     off, full, processor: as in pykcl.testing.simulation. blind: no guarantee counts as broken.
     policies: workers give records up (F21); not with a processor of a user. native: the fleet is one of KCL 3.x in its
     own mode (F22). acks: records are settled one by one (F23). windows: records are processed
-    in tumbling windows. pushed: records are read by enhanced fan-out. Without them a seed takes the same course as ever.
+    in tumbling windows. pushed: records are read by enhanced fan-out. produced:
+    producers put records into the stream (F24). Without them a seed takes the same course as ever.
     """
     chosen = NativeCourse if native else PolicyCourse if policies else AckCourse if acks else FleetCourse
-    chosen = WindowCourse if windows else PushCourse if pushed else chosen
+    chosen = WindowCourse if windows else PushCourse if pushed else ProducedCourse if produced else chosen
     return course.run_simulation(
         seed,
         off=off,
@@ -55,6 +66,7 @@ def run_simulation(
 
 
 _FIGHT_SECONDS = 300.0
+_PRODUCED_SECONDS = 60.0
 
 
 class FleetCourse(Course):
@@ -122,6 +134,30 @@ class PushCourse(FleetCourse):
     """FleetCourse with records that are pushed."""
 
     world = PushWorld
+
+
+class ProducedCourse(FleetCourse):
+    """FleetCourse with producers."""
+
+    faults = ProducerFaults
+    world = ProducedWorld
+    chaos = ProducedChaos
+    quiescence = ProducedQuiescence
+    _world: ProducedWorld
+    _chaos: ProducedChaos
+
+    def __init__(self, *parts: Any, **options: Any) -> None:
+        super().__init__(*parts, **options)
+        # What is to happen to a record happens within seconds.
+        self._seconds = min(self._seconds, _PRODUCED_SECONDS)
+
+    def before_the_rest(self) -> None:
+        self._chaos.end_programs()
+        super().before_the_rest()
+
+    def at_the_end(self) -> None:
+        super().at_the_end()
+        self._figures.puts = self._world.puts.figures()
 
 
 class NativeCourse(FleetCourse):

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
+from pykcl.testing.simulation.faults import Kind
 from tests.simulation.faults import KINDS
 from tests.simulation.runner import Job, SeedResult
 
@@ -25,13 +26,15 @@ class Effects:
     """Counts injections, plans the simulations that are run again without one kind, and checkers what they show.
 
     seeds: how many the run will have. Short ones spend at most a quarter more on it, and fail for nothing it shows.
+    kinds: that its simulations may have.
     """
 
-    def __init__(self, seeds: int, off: Collection[str] = ()) -> None:
+    def __init__(self, seeds: int, off: Collection[str] = (), kinds: Mapping[str, Kind] = KINDS) -> None:
+        self.kinds = kinds
         self._noted = 0
         self._enough = enough(seeds)
-        self._left = len(KINDS) * _MAX_TRIES if seeds >= MANY_SEEDS else seeds // 4
-        self._kinds = [name for name in KINDS if name not in off]
+        self._left = len(kinds) * _MAX_TRIES if seeds >= MANY_SEEDS else seeds // 4
+        self._kinds = [name for name in kinds if name not in off]
         self.injected: Counter[str] = Counter()
         self.seeds: Counter[str] = Counter()
         self.effective: Counter[str] = Counter()
@@ -77,12 +80,12 @@ class Effects:
             return None
         differs = result.digest != digest
         self.effective[name] += differs
-        if not KINDS[name].is_harmless:
+        if not self.kinds[name].is_harmless:
             self._shown[name] += differs
             return None
         self._shown[name] += 1
         return (
-            f"{name} ({KINDS[name].what}) changed the course of the simulation, and must not"
+            f"{name} ({self.kinds[name].what}) changed the course of the simulation, and must not"
             if differs
             else None
         )

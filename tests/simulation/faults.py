@@ -171,6 +171,47 @@ class WindowFaults(FleetFaults):
         super().__init__(seed, off=off | NOT_WITH_WINDOWS, **options)
 
 
+_PER_PUT = (0.02, 0.1)
+OF_PRODUCERS: Mapping[str, Kind] = {
+    kind.name: kind
+    for kind in (
+        Kind(
+            "F24.throttled", "Kinesis refuses some records of a request for the rate of their shard", _PER_PUT
+        ),
+        Kind("F24.failed", "Kinesis fails with some records of a request, stored or not", _PER_PUT),
+        Kind("F24.refused", "a request to put is refused as a whole", _PER_PUT),
+        Kind("F24.lost", "records were put, the answer is lost", _PER_PUT),
+        Kind("F24.slow", "a request to put is answered after up to 8 s", _PER_PUT),
+        Kind("F24.unsent", "a request to put never arrives", _PER_PUT),
+        Kind("F24.late", "a request to put arrives after its sender gave up", _PER_PUT),
+        Kind("F24.reshard", "a shard is split or merged just before records arrive", _PER_PUT),
+        Kind("F24.stale", "a producer is shown the shards of up to 5 s ago", (0.3, 0.7)),
+        Kind("F24.part", "a producer is shown a part of the shards", (0.1, 0.3)),
+        Kind("F24.killed", "the process of a producer is killed", PER_STEP),
+        Kind("F24.paused", "the process of a producer stands still for up to 20 s", PER_STEP),
+        Kind("F24.closed", "a producer is closed, with little time or none", PER_STEP),
+        Kind("F24.down", "the stream takes no records for up to 40 s", PER_STEP),
+        Kind(
+            "F24.denied", "putting is denied for up to 20 s; after 10 a producer gives records up", PER_STEP
+        ),
+    )
+}
+"""Kinds that happen to producers alone; no other simulation has any."""
+PRODUCED: Mapping[str, Kind] = {
+    **{name: KINDS[name] for name in ("F1", "F5.kinesis", "F10.expired", "F11", "F18.stop")},
+    **OF_PRODUCERS,
+}
+
+
+class ProducerFaults(FleetFaults):
+    """The faults of a simulation of producers: their own, and a few of the workers that read what they put."""
+
+    kinds: Mapping[str, Kind] = {**KINDS, **OF_PRODUCERS}
+
+    def __init__(self, seed: int, *, off: frozenset[str] = frozenset(), **options: Any) -> None:
+        super().__init__(seed, off=off | (self.kinds.keys() - PRODUCED.keys()), **options)
+
+
 class PolicyFaults(FleetFaults):
     """The faults of a simulation of processing policies. Without bad records it would show nothing."""
 

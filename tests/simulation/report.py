@@ -13,7 +13,6 @@ from typing import Any
 
 from pykcl.testing.simulation.world import FAILOVER, GRACE
 from tests.simulation.effects import Effects
-from tests.simulation.faults import KINDS
 from tests.simulation.native_rest import native_failover_bound
 from tests.simulation.quiescence import BALANCE_SECONDS, QUIET_SECONDS, STRAINED_SECONDS
 from tests.simulation.runner import SeedResult
@@ -182,7 +181,7 @@ def _spread(values: Sequence[float]) -> str:
 def fault_rows(effects: Effects) -> list[tuple[str, str, str, str, str]]:
     """(kind, what, injected, seeds with it, effective of tried)."""
     rows = []
-    for name, kind in KINDS.items():
+    for name, kind in effects.kinds.items():
         shown = f"{effects.effective[name]} of {effects.tried[name]}"
         shown += " (must be none)" if kind.is_harmless else ""
         rows.append((name, kind.what, str(effects.injected[name]), str(effects.seeds[name]), shown))
@@ -236,7 +235,7 @@ def as_json(run: Run) -> dict[str, Any]:
                 "tried": effects.tried[name],
                 "effective": effects.effective[name],
             }
-            for name in KINDS
+            for name in effects.kinds
         },
     }
 

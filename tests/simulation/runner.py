@@ -46,7 +46,7 @@ class Job:
 
     policies: None for what the seed says: every fourth simulation has them, unless it has a processor of a user.
     native: likewise, every sixth one. acks: likewise, every twelfth one. pushed: none of these, and its records are
-    pushed.
+    pushed. produced: likewise, and producers put records.
     """
 
     seed: int
@@ -57,11 +57,12 @@ class Job:
     native: bool | None = None
     acks: bool | None = None
     pushed: bool = False
+    produced: bool = False
 
     @property
     def has_policies(self) -> bool:
         """Return whether workers give records up in it."""
-        if self.pushed:
+        if self.pushed or self.produced:
             return False
         if self.policies is None:
             return self.seed % 4 == 3 and self.processor is None and not self.native and not self.acks
@@ -70,7 +71,7 @@ class Job:
     @property
     def is_native(self) -> bool:
         """Return whether its fleet works by KCL 3.x's own protocol."""
-        if self.pushed:
+        if self.pushed or self.produced:
             return False
         if self.native is None:
             is_another = self.policies or self.acks
@@ -80,7 +81,7 @@ class Job:
     @property
     def has_acks(self) -> bool:
         """Return whether records are settled one by one in it."""
-        if self.pushed:
+        if self.pushed or self.produced:
             return False
         if self.acks is None:
             is_another = self.policies or self.native
@@ -98,6 +99,7 @@ class Job:
         words += [] if self.native is None else ["--native" if self.native else "--no-native"]
         words += [] if self.acks is None else ["--acks" if self.acks else "--no-acks"]
         words += ["--pushed"] if self.pushed else []
+        words += ["--produced"] if self.produced else []
         return " ".join(words)
 
 
@@ -159,6 +161,7 @@ def run_job(job: Job) -> SeedResult:
                 native=job.is_native,
                 acks=job.has_acks,
                 pushed=job.pushed,
+                produced=job.produced,
             )
     except KeyboardInterrupt:
         raise

@@ -18,7 +18,7 @@ from tests.simulation import runner
 from tests.simulation.checkers.rows import RowChecker
 from tests.simulation.checkers.validity import ValidityChecker
 from tests.simulation.effects import MANY_SEEDS, VERY_MANY_SEEDS, Effects, enough
-from tests.simulation.faults import KINDS
+from tests.simulation.faults import KINDS, OF_PRODUCERS, PRODUCED
 from tests.simulation.report import (
     BEGIN,
     END,
@@ -56,6 +56,7 @@ def measure(*arguments):
     (["--seed", "-1"], "range"),
     (["--seeds"], "requires an argument"),
     (["extra"], "unexpected extra argument"),
+    (["--produced", "--acks"], "--produced goes with none of"),
 ])  # fmt: skip
 def test_what_makes_no_sense_is_refused_with_a_reason(arguments, said):
     done = measure(*arguments)
@@ -110,6 +111,16 @@ def test_many_simulations_in_two_processes_end_with_figures_and_a_verdict(tmp_pa
     assert found["seeds"] == {"first": 3, "last": 5, "run": 3, "broken": 0}
     assert found["records"] > 0
     assert set(found["faults"]) == set(KINDS)
+
+
+def test_simulations_of_producers_end_with_their_own_kinds_of_faults(tmp_path):
+    figures = tmp_path / "figures.json"
+    done = measure("--seeds", "1", "--produced", "--off", "F24.late", "--figures", str(figures))
+    assert done.exit_code == 0, done.output
+    found = json.loads(figures.read_text())
+    assert set(found["faults"]) == set(PRODUCED)
+    assert found["faults"]["F24.late"]["injected"] == 0
+    assert any(found["faults"][name]["injected"] for name in OF_PRODUCERS)
 
 
 @pytest.mark.slow

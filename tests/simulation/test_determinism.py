@@ -11,6 +11,7 @@ from tests.simulation.faults import (
     IN_NATIVE_FLEETS,
     KINDS,
     NOT_IN_NATIVE_FLEETS,
+    OF_PRODUCERS,
     AckFaults,
     FleetFaults,
     NativeFaults,
@@ -113,6 +114,9 @@ def test_every_twelfth_simulation_has_acks_and_none_of_these_is_of_another_kind(
     for seed in (3, 4, 5):
         pushed = Job(seed, pushed=True)
         assert not any((pushed.has_policies, pushed.is_native, pushed.has_acks))
+        produced = Job(seed, produced=True)
+        assert not any((produced.has_policies, produced.is_native, produced.has_acks))
+    assert Job(SEED, produced=True).replay == "python -m tests.simulation --seed 7 --produced"
     assert Job(SEED, acks=True).replay == "python -m tests.simulation --seed 7 --acks"
     assert Job(SEED, acks=False).replay == "python -m tests.simulation --seed 7 --no-acks"
 
@@ -123,6 +127,16 @@ def test_acks_have_faults_of_their_own_and_others_take_no_notice_of_them():
     assert {"F23.late", "F23.twice"} <= acks.injected.keys()
     assert run_simulation(SEED, acks=True).digest == acks.digest
     assert run_simulation(SEED, off=AckFaults.always).digest == without.digest
+
+
+def test_producers_take_the_same_course_with_the_same_seed_and_meet_faults_of_their_own():
+    produced = run_simulation(SEED, produced=True)
+    assert run_simulation(SEED, produced=True).digest == produced.digest
+    assert OF_PRODUCERS.keys() & produced.injected.keys()
+    assert (
+        not run_simulation(SEED, produced=True, off=frozenset(OF_PRODUCERS)).injected.keys()
+        & OF_PRODUCERS.keys()
+    )
 
 
 def test_native_fleets_have_faults_of_their_own_and_others_take_no_notice_of_them():

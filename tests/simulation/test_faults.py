@@ -25,7 +25,7 @@ from pykcl.worker.lease_worker import LeaseWorker
 from pykcl.worker.record_delivery import RecordDelivery
 from pykcl.worker.shard_sync import DeletedLeaseRestorer
 from tests.simulation.course import run_simulation
-from tests.simulation.faults import KINDS, FleetFaults
+from tests.simulation.faults import FleetFaults, ProducerFaults
 from tests.simulation.seeds import NO_FAULTS
 from tests.simulation.world import CheckedWorld
 
@@ -434,4 +434,5 @@ def test_a_malformed_record_counts_when_it_is_fetched():
 
 
 def test_every_kind_has_a_text_of_its_own():
-    assert len({kind.what for kind in KINDS.values()}) == len(KINDS)
+    kinds = ProducerFaults.kinds
+    assert len({kind.what for kind in kinds.values()}) == len(kinds)

@@ -1,6 +1,7 @@
 """Simulations, and the simulations over processors of users."""
 
 import logging
+from collections import Counter
 from dataclasses import replace
 
 import pytest
@@ -11,6 +12,7 @@ from pykcl.testing.simulation import Guarantee, GuaranteeBroken
 from pykcl.worker.checkpointer import Progress
 from tests.simulation import processors
 from tests.simulation.course import run_simulation
+from tests.simulation.faults import OF_PRODUCERS
 from tests.simulation.native_rest import generations_to_read, java_cannot_end
 from tests.simulation.runner import Job, failure_line
 from tests.simulation.seeds import FIXED, NO_FAULTS, SEEDS
@@ -64,6 +66,39 @@ def test_a_simulation_of_windows_breaks_no_guarantee(seed):
 )
 def test_a_simulation_of_pushed_records_breaks_no_guarantee(seed):
     _must_be_kept(seed, pushed=True)
+
+
+@pytest.mark.parametrize(
+    "seed",
+    [
+        *FIXED,
+        29,
+        31,
+        37,
+        41,
+        *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(950_000, 950_040)),
+    ],
+)
+def test_a_simulation_of_producers_breaks_no_guarantee(seed):
+    _must_be_kept(seed, produced=True)
+
+
+def test_each_kind_of_fault_happens_to_producers_and_leaves_records_put_given_up_and_there_twice():
+    missing, outcomes = set(OF_PRODUCERS), Counter()
+    for seed in range(113, 123):
+        outcome = run_simulation(seed, produced=True, full=True)
+        assert outcome.broken is None, outcome.summary
+        missing -= outcome.injected.keys()
+        outcomes += outcome.figures.puts
+        if not missing and min(outcomes.values()) > 10:
+            break
+    assert missing == set()
+    assert {name for name, count in outcomes.items() if count > 10} == {
+        "put",
+        "given up",
+        "not taken",
+        "twice",
+    }
 
 
 def test_a_checkpoint_in_the_middle_of_a_window_is_caught(monkeypatch):

@@ -8,7 +8,10 @@ from enum import Enum
 
 
 class Guarantee(Enum):
-    """The names of the values are I1-I12 (safety) and L1-L5 (liveness) of docs/concepts/guarantees.md."""
+    """The names of the values are I1-I12 (safety) and L1-L5 (liveness) of docs/concepts/guarantees.md.
+
+    P1-P4 are those of producers, in docs/about/verification.md.
+    """
 
     CHECKPOINT_AFTER_DELIVERY = "I1: no checkpoint passes a record that was not delivered"
     ALL_DELIVERED = "I2, L4: once the faults end, every record is delivered"
@@ -50,6 +53,17 @@ class Guarantee(Enum):
     NO_DUPLICATES = (
         "D0: nothing comes twice because of a clean stop, and without faults no more than the running batch"
     )
+    PUT_DELIVERED = (
+        "P1: the future of a record that was put has its place in the stream, and consumers get it; one that is given "
+        "up is reported"
+    )
+    PUT_COUNTED = (
+        "P2: a record is in the stream once for each attempt at most, and its result says if perhaps twice"
+    )
+    PUT_IN_ORDER = "P3: with ordered=True the first records of each key are in the order of their put calls"
+    PUT_BOUNDED = (
+        "P4: what waits exceeds max_pending_bytes by a record at most; close is in time and leaves no thread"
+    )
     NO_FALSE_ALARM = "no worker fails without a reason, or reports what is not so"
 
 
@@ -87,7 +101,7 @@ class Figures:
 
     duplicates: by cause; most_duplicates: of one shard at one time. overlap: longest time two workers believed in one
     lease, "steal" or "expiry". failovers: from a kill without other faults to the first delivery of each of its leases
-    by another. to_balance: from the end of all faults.
+    by another. to_balance: from the end of all faults. puts: records of producers, by outcome.
     """
 
     records: int = 0
@@ -100,6 +114,7 @@ class Figures:
     failovers: list[float] = field(default_factory=list)
     to_balance: float = 0.0
     moves_at_rest: int = 0
+    puts: Counter[str] = field(default_factory=Counter)
     stops: dict[str, float] = field(default_factory=dict)
     workers: int = 0
     shards: int = 0
