@@ -2,7 +2,7 @@
 
     python -m benchmarks [--quick] [NAME ...]
 
-Without names: all that fit into twenty minutes on a quiet machine, what matters most first. By name only: `kclpy_doors`,
+Without names: all that fit into twenty-five minutes on a quiet machine, what matters most first. By name only: `kclpy_doors`,
 which takes a quarter of an hour by itself, `iteration`, `retrieval`, `shards`, and `real_hand_over`. --quick: tiny
 rounds, to see that everything runs; the figures mean nothing, and `check` is left out unless it is named.
 """

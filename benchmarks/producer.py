@@ -1,6 +1,6 @@
 """CPU per user record of what puts records from Python, side by side; the rate of one shard, latency and memory of pykcl.
 
-    python -m benchmarks.producer [--count 50000] [--rounds 5] [--cases 0,1,2,3] [--seconds 10] [--latencies 100]
+    python -m benchmarks.producer [--count 20000] [--rounds 5] [--cases 0,1,2,3] [--seconds 10] [--latencies 100]
                                   [--outage 20] [--without-tls] [--without-peers]
 
 CPU is that of the whole process by the kernel's clock (user and system, all threads), from the first put until each record
@@ -110,6 +110,9 @@ class Run:
             self.missing[name] = str(reason)
             return
         self.versions |= peer_environment.versions(python, (package,))
+        if name in (ASYNC, AIOKPL):
+            found = peer_environment.versions(python, ("aiobotocore", "botocore"))
+            self.versions |= {f"{each} ({name})": text for each, text in found.items()}
         self.children[name] = self._child(name, python, program, *arguments)
 
     def _child(self, name: str, python: Path, program: str, *arguments: str) -> Child:
@@ -127,7 +130,7 @@ class Run:
         put, cpu = self.server.puts(), child.cpu
         child.ask(f"{kind} {count} {case.size}")
         spent, put = child.cpu - cpu, self.server.puts() - put
-        is_right = 0 < put < count / 2 if case.is_aggregated else put == count
+        is_right = 0 < put < count / 2 if case.is_aggregated else put >= count
         if not is_right:
             raise RuntimeError(f"{name} put {put} Kinesis records for {count} of {case.name}")
         return spent / count * 1e6
@@ -161,18 +164,18 @@ def measure(results: Results, run: Run, case: Case, count: int, rounds: int) -> 
 
 
 def lines_of(times: dict[str, list[float]], ratios: dict[str, Ratio]) -> list[str]:
-    """The rows of a table: the median, the quartiles, and how many times less pykcl takes."""
+    """The rows of a table: the median, the quartiles, and how many times what pykcl takes."""
     lines = []
     for name, found in times.items():
         spread = Spread.of(found)
         line = f"  {name:26}{spread.median:9.2f}{spread.low:10.2f}-{spread.high:<10.2f}"
-        lines.append(line + (f"  pykcl takes {ratios[name]} less" if name in ratios else ""))
+        lines.append(line + (f"  {ratios[name]} what pykcl takes" if name in ratios else ""))
     return lines
 
 
 def main() -> int:
     options = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    options.add_argument("--count", type=int, default=50_000, help="user records of one program in one round")
+    options.add_argument("--count", type=int, default=20_000, help="user records of one program in one round")
     options.add_argument("--rounds", type=int, default=5)
     options.add_argument("--cases", default="0,1,2,3", help="which, by number; empty for none")
     options.add_argument("--seconds", type=float, default=10.0, help="of the rate of one shard")

@@ -116,3 +116,10 @@ def test_the_program_of_pykcl_puts_every_record_aggregated_and_plain():
 
     assert '"records": 60, "bytes": 600' in done.stdout.splitlines()[-1]
     assert 30 < put < 60
+
+
+def test_a_row_has_the_median_and_the_ratio_to_pykcl():
+    ours, theirs = producer.lines_of({PYKCL: [4.0], BOTO3: [8.0]}, {BOTO3: Ratio(2.0, 2.0, 2.0)})
+
+    assert ours.split() == ["pykcl", "4.00", "4.00-4.00"]
+    assert theirs.endswith("8.00-8.00        2.00x (2.00-2.00) what pykcl takes")
