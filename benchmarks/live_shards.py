@@ -1,6 +1,6 @@
 """A Kinesis with prepared pages that go on for ever, and the DynamoDB for the leases: what a real worker needs to run.
 
-In a process of its own, one for each reader, so that its CPU does not count. Every page is the prepared one with its number
+It takes every record that is put. In a process of its own, one for each reader, so that its CPU does not count. Every page is the prepared one with its number
 put into each sequence number, so they rise as they should and the same iterator gives the same page. While nothing is
 served, pages are empty, and the next read goes on where it was.
 """
@@ -36,6 +36,7 @@ _PAGE, _NEXT = b"7070707077", b"8181818188"
 """Stand for the number of a page and of the next one, in ten digits; replaced in each answer."""
 _ITERATOR = re.compile(rb"~([0-9]{6})~([0-9]{10})~")
 _TARGET = re.compile(rb"x-amz-target: ([A-Za-z0-9_]+)\.([A-Za-z]+)", re.IGNORECASE)
+_KEY_OF_RECORD = b'"PartitionKey"'
 _HIGHEST = 2**128
 Bodies = dict[tuple[str, int, bool], bytes]
 
@@ -103,11 +104,13 @@ def bodies_of(shapes: tuple[Shape, ...], shards: int) -> Bodies:
 
 
 class LiveShards:
-    """The answers. serving: the name of the shape of the pages, "" for none. counts: records and pages, since ever."""
+    """The answers. serving: the name of the shape of the pages, "" for none. polls, puts: pages asked for
+    and Kinesis records put, since ever."""
 
     def __init__(self, bodies: Bodies, shapes: tuple[Shape, ...], shards: int) -> None:
         self.serving = ""
-        self.polls = 0
+        self.polls = self.puts = 0
+        self._accepted: dict[int, bytes] = {}  # 0: of PutRecord
         self._bodies, self._shards = bodies, shards
         self._parts: dict[tuple[str, int, bool], list[bytes]] = {}
         self._rests = {"", *(shape.name for shape in shapes if not shape.records)}
@@ -122,6 +125,8 @@ class LiveShards:
             return self._of_table(operation, json.loads(body))
         if operation == "GetRecords":
             return self._records(body, CBOR.encode() in head)
+        if operation in ("PutRecord", "PutRecords"):
+            return http(self._put(body.count(_KEY_OF_RECORD), is_single=operation == "PutRecord"), JSON)
         return http(json.dumps(self._of_stream(operation, body)).encode(), JSON)
 
     def _records(self, body: bytes, is_cbor: bool) -> bytes:
@@ -133,6 +138,23 @@ class LiveShards:
         # What brings nothing does not go on: the number of a page tells how much was served.
         following = page if self.serving in self._rests else page + 1
         return self._page(shard, is_cbor, page, following)
+
+    def _put(self, count: int, *, is_single: bool) -> bytes:
+        """Take all records, into the first shard: an answer is prepared for each number of records."""
+        which = 0 if is_single else count
+        with self._lock:
+            self.puts += count
+        if which not in self._accepted:
+            records = [
+                {"SequenceNumber": f"4966{number:052d}", "ShardId": shard_id(0)} for number in range(count)
+            ]
+            answer = (
+                records[0]
+                if is_single
+                else {"FailedRecordCount": 0, "Records": records, "EncryptionType": "NONE"}
+            )
+            self._accepted[which] = json.dumps(answer, separators=(",", ":")).encode()
+        return self._accepted[which]
 
     def _page(self, shard: int, is_cbor: bool, page: int, following: int) -> bytes:
         """Put together of parts, in one go: to look for thousands of places takes longer than a reader takes to read."""
@@ -224,6 +246,11 @@ class Control:
         self._pipe.send(("polls", ""))
         return int(self._pipe.recv())
 
+    def puts(self) -> int:
+        """Kinesis records put so far."""
+        self._pipe.send(("puts", ""))
+        return int(self._pipe.recv())
+
     def owned(self, table: str) -> list[int]:
         """How many leases of that table each worker has."""
         self._pipe.send(("owned", table))
@@ -249,6 +276,7 @@ def _serve(pipe: Connection, shards: LiveShards, certificate: Path | None) -> No
             what, name = pipe.recv()
             if what == "serve":
                 shards.serving = name
-            pipe.send(shards.owned(name) if what == "owned" else shards.polls)
+            counted = shards.puts if what == "puts" else shards.polls
+            pipe.send(shards.owned(name) if what == "owned" else counted)
     except EOFError:
         return

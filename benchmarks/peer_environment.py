@@ -13,6 +13,8 @@ from typing import Final
 
 CACHE = Path(__file__).parents[1] / ".cache"
 ASYNC_KINESIS: Final = ("async-kinesis==3.0.1", "aws-kinesis-agg==1.2.3", "six")
+AIOKPL: Final = ("aiokpl==0.2.0",)
+AWS_KINESIS_AGG: Final = ("aws-kinesis-agg==1.2.3", "six")
 KCL_RS: Final = ("kcl-rs==0.1.4",)
 _SECONDS = 300.0
 

@@ -8,13 +8,15 @@ import threading
 
 
 def answer_counts(count, on_word=None):
-    """Until the input ends. count: () -> (user records, bytes). on_word: hears of words other than "count"."""
+    """Until the input ends. count: () -> (user records, bytes). on_word: hears of words other than "count", and may
+    return more for the answer.
+    """
     for line in sys.stdin:
-        word = line.strip()
+        word, more = line.strip(), None
         if word != "count" and on_word is not None:
-            on_word(word)
+            more = on_word(word)
         records, size = count()
-        print(json.dumps({"records": records, "bytes": size}), flush=True)
+        print(json.dumps({"records": records, "bytes": size, **(more or {})}), flush=True)
 
 
 def answer_counts_beside(count):

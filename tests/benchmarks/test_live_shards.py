@@ -90,3 +90,15 @@ def test_the_table_refuses_as_dynamodb_does(shards):
     described = asked(shards, "DescribeTable", {"TableName": "none"}, service=table)
 
     assert json.loads(described)["__type"].endswith("#ResourceNotFoundException")
+
+
+def test_every_record_that_is_put_is_taken_and_counted(shards):
+    records = [{"Data": "cGFydA==", "PartitionKey": "device-1"}, {"Data": "", "PartitionKey": "device-2"}]
+
+    many = json.loads(asked(shards, "PutRecords", {"Records": records, "StreamName": "orders"}))
+    one = json.loads(asked(shards, "PutRecord", {**records[0], "StreamName": "orders"}))
+
+    assert many["FailedRecordCount"] == 0
+    assert [record["ShardId"] for record in many["Records"]] == ["shardId-000000000000"] * 2
+    assert one == many["Records"][0]
+    assert shards.puts == 3

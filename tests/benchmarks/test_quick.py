@@ -7,7 +7,16 @@ import pytest
 
 from benchmarks.__main__ import QUICK, USUAL
 
-NEED_PEERS_OR_MINUTES = {"peers", "check", "failover", "pictures", "two_processes", "memory", "paced_calls"}
+NEED_PEERS_OR_MINUTES = {
+    "peers",
+    "check",
+    "failover",
+    "pictures",
+    "two_processes",
+    "memory",
+    "paced_calls",
+    "producer",
+}
 
 
 @pytest.mark.slow
