@@ -108,7 +108,7 @@ def iam(
     """
     from pykcl.operate.aws.iam import operator_policy, producer_policy, worker_policy
 
-    granted = {"steer": steer, "put": put, "simulate": simulate, "read_metrics": read_metrics}
+    granted: dict[str, Any] = {"steer": steer, "put": put, "simulate": simulate, "read_metrics": read_metrics}
     _refuse_mixture(whose, create_table, metrics, follow_leader, **granted)
     config = target.config
     places = _places(target, account, partition)

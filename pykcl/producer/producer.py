@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from math import inf
 from types import TracebackType
@@ -127,6 +128,7 @@ class ProducerBase:
         self._metering = _metering_of(self._config, self._runtime, metrics_sinks)
         self._largest_record = MAX_RECORD_BYTES
         self._delivery: Delivery | None = None
+        self._starts: dict[int, object] = {}
         self._started_after = -1
         self._is_closed = False
 
@@ -140,6 +142,23 @@ class ProducerBase:
 
     # -- the life of it --------------------------------------------------------------------------------------------
 
+    @contextmanager
+    def _starting(self) -> Iterator[None]:
+        """Let one thread or task start the producer, and refuse others meanwhile and afterwards."""
+        mine, process = object(), len(FORKS)
+        # One step without a lock: of two threads one finds its own. A process that is forked meanwhile has a start of
+        # its own.
+        if self._starts.setdefault(process, mine) is not mine:
+            raise PyKclError(
+                "Another thread or task is still starting this producer. Do: call start() once, and wait until it "
+                "returns."
+            )
+        try:
+            self._refuse_second_start()
+            yield
+        finally:
+            del self._starts[process]
+
     def _refuse_second_start(self) -> None:
         if self._delivery is not None or self._is_closed:
             state = "closed" if self._is_closed else "started"
@@ -148,7 +167,6 @@ class ProducerBase:
             )
 
     def _start(self) -> None:
-        self._refuse_second_start()
         stream = self._stream()
         description = stream.describe()
         if description.ignores_keys and self._ordered:
@@ -358,7 +376,8 @@ class Producer(ProducerBase):
         Raises ConfigError without a region; SetupError without credentials, permission or stream; TemporaryError where
         AWS does not answer: call it again.
         """
-        self._start()
+        with self._starting():
+            self._start()
 
     def close(self, timeout: float | None = None) -> None:
         """Wait until all records are put, at most `timeout` seconds; give up the others, and end the threads.
