@@ -12,9 +12,9 @@ REACHED = {
 }
 """What each measure may come to; a change that lowers one lowers it here."""
 SIZES = {
-    "files of pykcl/": 319,
-    "lines of pykcl/": 81_600,
-    "lines of the core": 34_980,
+    "files of pykcl/": 320,
+    "lines of pykcl/": 81_900,
+    "lines of the core": 35_100,
     "lines of tests/": 126_000,
 }
 """Sizes that may not be exceeded. A change that needs more raises the number here and gives the reason in its message."""
