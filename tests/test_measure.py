@@ -12,10 +12,10 @@ REACHED = {
 }
 """What each measure may come to; a change that lowers one lowers it here."""
 SIZES = {
-    "files of pykcl/": 319,
-    "lines of pykcl/": 81_600,
-    "lines of the core": 34_980,
-    "lines of tests/": 127_000,
+    "files of pykcl/": 320,
+    "lines of pykcl/": 81_900,
+    "lines of the core": 35_100,
+    "lines of tests/": 127_500,
 }
 """Sizes that may not be exceeded. A change that needs more raises the number here and gives the reason in its message."""
 

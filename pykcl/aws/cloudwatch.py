@@ -27,12 +27,13 @@ _NEVER_ARRIVED = frozenset(
 
 
 class CloudWatchSender:
-    """A `metrics.cloudwatch.Sender`. client: of boto3, for CloudWatch. dimensions: the names that are on."""
+    """A `metrics.cloudwatch.Sender`. client: of boto3, for CloudWatch. owner: the worker, or the stream of a producer.
+    dimensions: the names that are on."""
 
-    def __init__(self, client: Any, namespace: str, worker_id: str, dimensions: Sequence[str]) -> None:
+    def __init__(self, client: Any, namespace: str, owner: str, dimensions: Sequence[str]) -> None:
         self._client = client
         self._namespace = namespace
-        self._worker_id = worker_id
+        self._owner = owner
         self._dimensions = frozenset(dimensions)
 
     def send(self, sets: Sequence[StatisticSet], /) -> SendAnswer:
@@ -69,21 +70,28 @@ class CloudWatchSender:
         }
 
     def _dimensions_of(self, one: StatisticSet) -> list[tuple[str, str]]:
-        values = {"Operation": one.measure.operation, "WorkerIdentifier": self._worker_id}
         return [
-            (name, _allowed(values.get(name, one.label)))
+            (name, _allowed(one.measure.value_of(name, one.label, self._owner)))
             for name in one.measure.dimensions
             if name in self._dimensions
         ]
 
 
 def cloudwatch_sender(
-    config: Config, worker_id: str, *, session: Any = None, clients: Mapping[str, Any] | None = None
+    config: Config,
+    owner: str,
+    *,
+    dimensions: Sequence[str] | None = None,
+    session: Any = None,
+    clients: Mapping[str, Any] | None = None,
 ) -> CloudWatchSender:
-    """clients: as in `connect`. Raises ConfigError without a region, SetupError without credentials."""
+    """dimensions: None: those that `config` names. clients: as in `connect`.
+
+    Raises ConfigError without a region, SetupError without credentials.
+    """
     client = (clients or {}).get("cloudwatch") or cloudwatch_client(config, session=session)
     namespace = config.metrics_namespace or config.application
-    return CloudWatchSender(client, namespace, worker_id, dimensions_of(config))
+    return CloudWatchSender(client, namespace, owner, dimensions or dimensions_of(config))
 
 
 def _allowed(value: str) -> str:

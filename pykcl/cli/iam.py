@@ -53,7 +53,7 @@ _ARN = re.compile(
 @click.option(
     "--metrics/--no-metrics",
     default=None,
-    help="With --for worker: include permission to publish metrics in CloudWatch.",
+    help="With --for worker or producer: include permission to publish metrics in CloudWatch.",
 )
 @click.option(
     "--follow-leader/--no-follow-leader",
@@ -117,7 +117,7 @@ def iam(
     config = target.config
     places = _places(target, account, partition)
     if whose == "producer":
-        policy = producer_policy(stream=config.stream_name, **places)
+        policy = producer_policy(stream=config.stream_name, metrics=bool(metrics), **places)
         _show(policy, output, name or f"{config.stream_name}-producer", places)
         return
     target.refuse_without("application")
@@ -181,11 +181,19 @@ def _places(target: Target, account: str | None, partition: str | None) -> dict[
     }
 
 
-def _refuse_mixture(whose: str, *of_worker: bool | None, **of_operator: bool) -> None:
-    if whose != "worker" and any(given is not None for given in of_worker):
+def _refuse_mixture(
+    whose: str,
+    create_table: bool | None,
+    metrics: bool | None,
+    follow_leader: bool | None,
+    **of_operator: bool,
+) -> None:
+    if whose != "worker" and (create_table is not None or follow_leader is not None):
         raise click.UsageError(
-            f"--create-table, --metrics and --follow-leader are of workers. Drop them, or --for {whose}."
+            f"--create-table and --follow-leader are of workers. Drop them, or --for {whose}."
         )
+    if whose == "operator" and metrics is not None:
+        raise click.UsageError("--metrics is of workers and producers. Drop it, or --for operator.")
     flags = [f"--{name.replace('_', '-')}" for name, given in of_operator.items() if given]
     if whose != "operator" and flags:
         raise click.UsageError(f"{', '.join(flags)}: only with --for operator.")

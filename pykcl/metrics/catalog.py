@@ -1,8 +1,9 @@
-"""The catalog: every metric under the name, operation, dimension, unit and level that KCL gives it, and ours.
+"""The catalog: every metric under the name, operation, dimension, unit and level that KCL or KPL gives it, and ours.
 
 Looked up in KCL 2.7.2 and 3.5.1: `ProcessTask`, `KinesisDataFetcher`, `PrefetchRecordsPublisher`,
 `DynamoDBLeaseTaker`, `DynamoDBLeaseRenewer`, `InitializeTask`, `ShutdownTask`, `ShardSyncTask`,
-`HierarchicalShardSyncer`, `PeriodicShardSyncManager`, `MetricsCollectingTaskDecorator`.
+`HierarchicalShardSyncer`, `PeriodicShardSyncManager`, `MetricsCollectingTaskDecorator`. Those of a producer have the
+names that AWS documents for the Kinesis Producer Library (KPL).
 """
 
 from __future__ import annotations
@@ -15,8 +16,14 @@ MetricsLevel = Literal["NONE", "SUMMARY", "DETAILED"]
 SINKS = ("cloudwatch", "prometheus", "otel")
 ALL = "ALL"
 OPERATION = "Operation"
+STREAM_NAME = "StreamName"
+PRODUCER = "Producer"
+"""Stands for the operation of what a producer measures; it is no dimension there."""
 DIMENSIONS = (OPERATION, "ShardId", "WorkerIdentifier", "StreamId", "Cause")
 """What `metrics_dimensions` may name. StreamId is Java's, of workers with several streams; here it means nothing."""
+PRODUCER_DIMENSIONS = (STREAM_NAME, "ShardId", "ErrorCode")
+PRODUCER_NAMESPACE = "KinesisProducerLibrary"
+"""Namespace in CloudWatch, as KPL's."""
 _NAMESPACE = re.compile(r"(?!AWS/)(?!:)[A-Za-z0-9_.:/#-]{1,255}\Z")
 
 
@@ -45,7 +52,7 @@ def metrics_problem(metrics: str, dimensions: str, namespace: str | None) -> str
 
 Unit = Literal["Count", "Milliseconds", "Bytes", "Percent"]
 Level = Literal["SUMMARY", "DETAILED"]
-Dimension = Literal["ShardId", "WorkerIdentifier", "Cause"]
+Dimension = Literal["ShardId", "WorkerIdentifier", "Cause", "ErrorCode"]
 
 
 # Compared by identity: it is the key of every statistic, and is looked up several times for each page.
@@ -55,7 +62,8 @@ class Measure:
 
     dimension: the one of its values besides the operation. Those of "Cause" also have WorkerIdentifier.
     is_state: a present state, not a count of what happened. is_ours: KCL has nothing of the kind.
-    is_labelled: whether a value of it comes with a label: a shard, or a cause. text: a plain sentence for dashboards.
+    is_labelled: whether a value of it comes with a label: a shard, a cause, or an error. text: a plain sentence for
+    dashboards. has_total: CloudWatch gets the values of all labels together, too, as of KPL.
     """
 
     operation: str
@@ -66,19 +74,26 @@ class Measure:
     text: str
     is_state: bool = False
     is_ours: bool = False
+    has_total: bool = False
     # Kept, not worked out: it is asked for with each value.
     is_labelled: bool = field(init=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "is_labelled", self.dimension in ("ShardId", "Cause"))
+        object.__setattr__(self, "is_labelled", self.dimension in ("ShardId", "Cause", "ErrorCode"))
 
     @property
     def dimensions(self) -> tuple[str, ...]:
         """Their names, in the order of the catalogue."""
-        if self.dimension is None:
-            return (OPERATION,)
-        more = ("WorkerIdentifier",) if self.dimension == "Cause" else ()
-        return (OPERATION, *more, self.dimension)
+        names = [STREAM_NAME if self.operation == PRODUCER else OPERATION]
+        if self.dimension == "Cause":
+            names.append("WorkerIdentifier")
+        return (*names, self.dimension) if self.dimension is not None else tuple(names)
+
+    def value_of(self, dimension: str, label: str, owner: str) -> str:
+        """Return the value of one of its dimensions. owner: the worker, or the stream of the producer."""
+        if dimension == OPERATION:
+            return self.operation
+        return owner if dimension in ("WorkerIdentifier", STREAM_NAME) else label
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -127,7 +142,8 @@ def _timed(
     )
 
 
-_P, _S, _W = "ProcessTask", "ShardId", "WorkerIdentifier"
+_P = "ProcessTask"
+_S: Dimension = "ShardId"
 
 RECORDS_PROCESSED = _one(
     _P, "RecordsProcessed", "Count", "SUMMARY", "ShardId",
@@ -345,8 +361,65 @@ DROPPED_METRICS = _one(
     "Number of values dropped because CloudWatch did not accept them in time.", is_ours=True,
 )  # fmt: skip
 
-CATALOGUE: tuple[Measure, ...] = tuple(_ALL)
-"""All of them, in the order of the documentation."""
+
+def _put(
+    name: str, unit: Unit, level: Level, dimension: Dimension | None, text: str, **more: bool
+) -> Measure:
+    return _one(PRODUCER, name, unit, level, dimension, text, has_total=dimension == "ShardId", **more)
+
+
+USER_RECORDS_RECEIVED = _put(
+    "UserRecordsReceived", "Count", "DETAILED", None, "Number of user records that the producer took."
+)
+USER_RECORDS_PENDING = _put(
+    "UserRecordsPending", "Count", "DETAILED", None, "Number of user records whose outcome is not known.",
+    is_state=True,
+)  # fmt: skip
+USER_RECORDS_PUT = _put("UserRecordsPut", "Count", "SUMMARY", _S, "Number of user records that were put.")
+USER_RECORDS_DATA_PUT = _put(
+    "UserRecordsDataPut", "Bytes", "DETAILED", _S, "Bytes of the data of user records that were put."
+)
+KINESIS_RECORDS_PUT = _put(
+    "KinesisRecordsPut", "Count", "SUMMARY", _S, "Number of Kinesis records that were put, an aggregate being one."
+)  # fmt: skip
+KINESIS_RECORDS_DATA_PUT = _put(
+    "KinesisRecordsDataPut", "Bytes", "DETAILED", _S, "Bytes of the data of Kinesis records that were put."
+)
+ERRORS_BY_CODE = _put(
+    "ErrorsByCode", "Count", "SUMMARY", "ErrorCode",
+    "Number of Kinesis records that were refused or had no answer, and of user records that were given up "
+    "(NotDelivered), by the error that the label names.",
+)  # fmt: skip
+ALL_ERRORS = _put(
+    "AllErrors", "Count", "SUMMARY", _S, "The same, of all errors together; by the shard that was meant."
+)
+RETRIES_PER_RECORD = _put(
+    "RetriesPerRecord", "Count", "DETAILED", _S,
+    "Number of requests that a user record was in besides the first one, on average of those with an outcome.",
+    is_state=True,
+)  # fmt: skip
+BUFFERING_TIME = _put(
+    "BufferingTime", "Milliseconds", "SUMMARY", _S,
+    "Time from put until the first request with the record, of the record that waited longest.",
+)  # fmt: skip
+REQUEST_TIME = _put("RequestTime", "Milliseconds", "DETAILED", None, "Time that a PutRecords request took.")
+USER_RECORDS_PER_KINESIS_RECORD = _put(
+    "UserRecordsPerKinesisRecord", "Count", "DETAILED", _S,
+    "Number of user records in a Kinesis record, on average of a request.", is_state=True,
+)  # fmt: skip
+KINESIS_RECORDS_PER_REQUEST = _put(
+    "KinesisRecordsPerPutRecordsRequest", "Count", "DETAILED", None, "Number of Kinesis records in a request.",
+    is_state=True,
+)  # fmt: skip
+USER_RECORDS_PER_REQUEST = _put(
+    "UserRecordsPerPutRecordsRequest", "Count", "DETAILED", None, "Number of user records in a request.",
+    is_state=True,
+)  # fmt: skip
+
+CATALOGUE: tuple[Measure, ...] = tuple(one for one in _ALL if one.operation != PRODUCER)
+"""All of a worker, in the order of the documentation."""
+PRODUCER_CATALOGUE: tuple[Measure, ...] = tuple(one for one in _ALL if one.operation == PRODUCER)
+"""All of a producer, likewise."""
 
 
 _BORDER = re.compile(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")

@@ -6,7 +6,7 @@ They are bounded, and lossy rather than slow: sending is never in the way of the
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -49,8 +49,8 @@ class Statistics:
     def take(self, label: str, values: Sequence[Value]) -> None:
         minute = self._runtime.utcnow_millis() // _MINUTE_MILLIS
         with self._lock:
-            for measure, value in values:
-                key = (minute, measure, label if measure.is_labelled else "")
+            for measure, value, own in _keyed(label, values):
+                key = (minute, measure, own)
                 found = self._sets.get(key)
                 if found is None:
                     self._make_room()
@@ -121,6 +121,14 @@ class Statistics:
         if len(self._sets) >= self._limit:
             # The oldest: the present matters more to an operator than an hour ago.
             self._dropped += self._sets.popitem(last=False)[1].count
+
+
+def _keyed(label: str, values: Sequence[Value]) -> Iterator[tuple[Measure, float, str]]:
+    for measure, value in values:
+        own = label if measure.is_labelled else ""
+        yield measure, value, own
+        if own and measure.has_total:
+            yield measure, value, ""
 
 
 MAX_METRICS_PER_REQUEST = 1000

@@ -10,16 +10,18 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from pykcl.errors import ConfigError
-from pykcl.metrics.catalog import Measure, snake_case
+from pykcl.metrics.catalog import PRODUCER_CATALOGUE, Measure, snake_case
 from pykcl.metrics.meter import Value
 
 METER = "software.amazon.kinesis"
 PREFIX = "aws.kinesis.client."
 ATTRIBUTES = {
     "Operation": "aws.kinesis.operation",
+    "StreamName": "aws.kinesis.stream.name",
     "ShardId": "aws.kinesis.shard.id",
     "WorkerIdentifier": "aws.kinesis.consumer.name",
     "Cause": "aws.kinesis.cause",
+    "ErrorCode": "aws.kinesis.error.code",
 }
 _RENAMED = {
     "MillisBehindLatest": "consumer.lag.duration",
@@ -29,8 +31,9 @@ _RENAMED = {
 }
 _GAUGES = frozenset(
     {"CurrentLeases", "TotalLeases", "NumWorkers", "ExpiredLeases", "VeryOldLeases", "NumStreamsToSync"}
+    | {one.name for one in PRODUCER_CATALOGUE if one.is_state}
 )
-"""Counts that Java records as they are; all other counts are added up."""
+"""Counts that Java records as they are, and states of a producer; all other counts are added up."""
 MOST_REMEMBERED = 50_000
 """Attributes of values, by metric and shard."""
 _UNITS = {"Count": "1", "Milliseconds": "ms", "Bytes": "By", "Percent": "%"}
@@ -51,7 +54,7 @@ class OpenTelemetrySink:
     Raises ConfigError where the package opentelemetry-api is not installed.
     """
 
-    def __init__(self, worker_id: str, *, dimensions: Sequence[str], meter_provider: Any = None) -> None:
+    def __init__(self, owner: str, *, dimensions: Sequence[str], meter_provider: Any = None) -> None:
         try:
             from opentelemetry.metrics import get_meter
         except ModuleNotFoundError:
@@ -63,11 +66,11 @@ class OpenTelemetrySink:
         self._meter = get_meter(METER, __version__, meter_provider)
         self._dimensions = frozenset(dimensions)
         self._record: dict[Measure, Callable[[float, Mapping[str, str]], None]] = {}
-        self.begin_anew(worker_id)
+        self.begin_anew(owner)
 
-    def begin_anew(self, worker_id: str) -> None:
-        """Name this worker from here on."""
-        self._worker_id = worker_id
+    def begin_anew(self, owner: str) -> None:
+        """Name this worker, or this stream of a producer, from here on."""
+        self._owner = owner
         self._attributes: dict[tuple[Measure, str], Mapping[str, str]] = {}
 
     def take(self, label: str, values: Sequence[Value]) -> None:
@@ -107,9 +110,7 @@ class OpenTelemetrySink:
         found = {}
         for dimension in measure.dimensions:
             if dimension in self._dimensions:
-                value = {"Operation": measure.operation, "WorkerIdentifier": self._worker_id}.get(
-                    dimension, label
-                )
+                value = measure.value_of(dimension, label, self._owner)
                 if value:
                     found[ATTRIBUTES[dimension]] = value
         return found

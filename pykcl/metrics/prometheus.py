@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from operator import add
 from typing import Any, Literal
 
 from pykcl.errors import ConfigError
-from pykcl.metrics.catalog import APPLICATION_BEHIND_LATEST, CATALOGUE, Measure, snake_case
+from pykcl.metrics.catalog import APPLICATION_BEHIND_LATEST, CATALOGUE, PRODUCER, Measure, snake_case
 from pykcl.metrics.meter import Value
 from pykcl.runtime import Runtime
 
@@ -26,7 +26,14 @@ LEAVES_AFTER = 300.0
 MOST_LEFT_SHARDS = 1000
 """Shards that have left and stay, at most; beyond it the first ones leave sooner."""
 _ALL_SHARDS = "_all_shards"
-LABELS = {"Operation": "operation", "ShardId": "shard", "WorkerIdentifier": "worker", "Cause": "cause"}
+LABELS = {
+    "Operation": "operation",
+    "StreamName": "stream",
+    "ShardId": "shard",
+    "WorkerIdentifier": "worker",
+    "Cause": "cause",
+    "ErrorCode": "error",
+}
 _RENAMED = {
     "MillisBehindLatest": "behind_latest_seconds",
     "Time": "task_seconds",
@@ -58,6 +65,8 @@ def prometheus_name(measure: Measure) -> str | None:
     if measure.name in _RENAMED:
         return PREFIX + _RENAMED[measure.name]
     words = snake_case(measure.name).replace(".", "_")
+    if measure.operation == PRODUCER:
+        words = f"producer_{words}"
     if words.endswith("_time"):
         return f"{PREFIX}{words.removesuffix('_time')}_seconds"
     return PREFIX + words + ("_total" if kind_of(measure) == "counter" else "")
@@ -82,7 +91,14 @@ class PrometheusSink:
     Raises ConfigError where the package prometheus-client is not installed.
     """
 
-    def __init__(self, runtime: Runtime, worker_id: str, *, dimensions: Sequence[str]) -> None:
+    def __init__(
+        self,
+        runtime: Runtime,
+        owner: str,
+        *,
+        dimensions: Sequence[str],
+        catalogue: Sequence[Measure] = CATALOGUE,
+    ) -> None:
         try:
             from prometheus_client import CollectorRegistry
         except ModuleNotFoundError:
@@ -91,13 +107,14 @@ class PrometheusSink:
             ) from None
         self._runtime = runtime
         self._dimensions = frozenset(dimensions)
+        self._of_name, self._of_total = _by(prometheus_name, catalogue), _by(total_name, catalogue)
         self._registry: Any = CollectorRegistry()
-        self.begin_anew(worker_id)
+        self.begin_anew(owner)
         self._registry.register(self)
 
-    def begin_anew(self, worker_id: str) -> None:
-        """Forget all values: from here on they are of this worker."""
-        self._worker_id = worker_id
+    def begin_anew(self, owner: str) -> None:
+        """Forget all values: from here on they are of this worker, or of a producer of this stream."""
+        self._owner = owner
         self._lock = self._runtime.lock()
         self._numbers: dict[tuple[Measure, str], float] = {}
         self._histograms: dict[tuple[Measure, str], _Histogram] = {}
@@ -152,10 +169,11 @@ class PrometheusSink:
                 self._past_numbers.copy(),
                 {measure: (one.sum, tuple(one.counts)) for measure, one in self._past_histograms.items()},
             )
-        yield from self._families(_FAMILIES, self._dimensions, numbers, histograms)
+        yield from self._families(self._of_name, self._dimensions, numbers, histograms)
         if "ShardId" in self._dimensions:
-            totals = _totals(numbers, histograms, *past)
-            yield from self._families(_TOTALS, self._dimensions - {"ShardId"}, *totals)
+            of_shards = {measure for measures in self._of_total.values() for measure in measures}
+            totals = _totals(of_shards, numbers, histograms, *past)
+            yield from self._families(self._of_total, self._dimensions - {"ShardId"}, *totals)
 
     def _families(
         self,
@@ -212,9 +230,7 @@ class PrometheusSink:
 
     def _values(self, measure: Measure, label: str, labels: Sequence[str]) -> list[str]:
         """One for each label, empty (which is to Prometheus as none) where this measure has none such."""
-        known = {"operation": measure.operation}
-        for name in measure.dimensions[1:]:
-            known[LABELS[name]] = self._worker_id if name == "WorkerIdentifier" else label
+        known = {LABELS[name]: measure.value_of(name, label, self._owner) for name in measure.dimensions}
         return [known.get(name, "") for name in labels]
 
     def _drop_old(self) -> None:
@@ -241,6 +257,7 @@ class PrometheusSink:
 
 
 def _totals(
+    of_shards: Collection[Measure],
     numbers: _Numbers,
     histograms: _Histograms,
     past_numbers: Mapping[Measure, float],
@@ -248,15 +265,15 @@ def _totals(
 ) -> tuple[_Numbers, _Histograms]:
     """Return the sums over all shards, and the past. Each counter is there from the begin, as rate() misses what a
     series begins with."""
-    sums = {one: 0.0 for one in _OF_SHARDS if kind_of(one) == "counter" and one.level == "SUMMARY"}
+    sums = {one: 0.0 for one in of_shards if kind_of(one) == "counter" and one.level == "SUMMARY"}
     sums |= past_numbers
     for (measure, _), value in numbers.items():
-        if measure in _OF_SHARDS:
+        if measure in of_shards:
             sums[measure] = sums.get(measure, 0.0) + value
     times = dict(past_histograms)
     nothing = (0.0, (0,) * (len(BUCKETS) + 1))
     for (measure, _), (total, counts) in histograms.items():
-        if measure in _OF_SHARDS:
+        if measure in of_shards:
             before = times.get(measure, nothing)
             times[measure] = before[0] + total, tuple(map(add, before[1], counts))
     return {(measure, ""): value for measure, value in sums.items()}, {
@@ -268,13 +285,13 @@ def _help(name: str, measures: Sequence[Measure]) -> str:
     text = measures[0].text
     if len(measures) > 1:
         text = f"{_OF_SEVERAL[name.removeprefix(PREFIX).replace(_ALL_SHARDS, '')]} The label operation names the task."
-    return f"{text} All shards together, also those that have left." if name in _TOTALS else text
+    return f"{text} All shards together, also those that have left." if _ALL_SHARDS in name else text
 
 
-def _families() -> dict[str, list[Measure]]:
+def _by(name_of: Callable[[Measure], str | None], catalogue: Sequence[Measure]) -> dict[str, list[Measure]]:
     found: dict[str, list[Measure]] = {}
-    for measure in CATALOGUE:
-        name = prometheus_name(measure)
+    for measure in catalogue:
+        name = name_of(measure)
         if name is not None:
             found.setdefault(name, []).append(measure)
     return found
@@ -287,12 +304,3 @@ def total_name(measure: Measure) -> str | None:
         return None
     end = "_total" if kind_of(measure) == "counter" else "_seconds"
     return f"{name.removesuffix(end)}{_ALL_SHARDS}{end}"
-
-
-_FAMILIES = _families()
-_OF_SHARDS = frozenset(one for one in CATALOGUE if total_name(one) is not None)
-_TOTALS = {
-    total: [one for one in CATALOGUE if total_name(one) == total]
-    for total in dict.fromkeys(map(total_name, CATALOGUE))
-    if total is not None
-}

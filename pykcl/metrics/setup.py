@@ -1,12 +1,13 @@
-"""The metrics pipeline of one worker by its Config: the meter, its sinks, and the publisher to CloudWatch."""
+"""The metrics pipeline of a worker or producer by its Config: the meter, its sinks, and the publisher to CloudWatch."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
 
 from pykcl.config import Config
-from pykcl.metrics.catalog import ALL, DIMENSIONS, OPERATION, parts
+from pykcl.errors import ConfigError
+from pykcl.metrics.catalog import ALL, CATALOGUE, DIMENSIONS, OPERATION, Measure, parts
 from pykcl.metrics.cloudwatch import Failures, Publisher, Sender, Statistics
 from pykcl.metrics.meter import Meter, MetricsSink
 from pykcl.runtime import Runtime
@@ -22,29 +23,57 @@ def dimensions_of(config: Config) -> tuple[str, ...]:
     return DIMENSIONS if ALL in named else tuple(name for name in DIMENSIONS if name in named | {OPERATION})
 
 
+def given_sinks(given: Any) -> tuple[MetricsSink, ...]:
+    """Return the sinks of metrics_sinks=; None is none. Raises ConfigError."""
+    if given is not None and (isinstance(given, str) or not isinstance(given, Iterable)):
+        raise ConfigError(
+            f"metrics_sinks={type(given).__name__} is no list of sinks. Do: metrics_sinks=[sink]; a sink of pykcl's "
+            "own is an option, such as metrics='otel'."
+        )
+    found = tuple(each for each in given or () if each is not None)
+    for each in found:
+        missing = [name for name in ("take", "forget") if not callable(getattr(each, name, None))]
+        if missing:
+            raise ConfigError(
+                f"metrics_sinks= holds {type(each).__name__}, which is no sink: it has no {' and no '.join(missing)}. "
+                "Do: write both, as in pykcl.MetricsSink."
+            )
+    return found
+
+
 class MetricsPipeline:
     """Created with the worker, so that a missing package is reported at once; sends nothing before `start`.
 
     It measures once `begin_anew` was called. sinks: of the application's own, besides those that `config` names. Raises
-    ConfigError for a missing package.
+    ConfigError for a missing package. catalogue, dimensions: of what is measured; by default those of a worker.
     """
 
-    def __init__(self, config: Config, runtime: Runtime, sinks: Sequence[MetricsSink] = ()) -> None:
+    def __init__(
+        self,
+        config: Config,
+        runtime: Runtime,
+        sinks: Sequence[MetricsSink] = (),
+        *,
+        catalogue: Sequence[Measure] = CATALOGUE,
+        dimensions: Sequence[str] | None = None,
+    ) -> None:
         self._config, self._runtime, self._given = config, runtime, tuple(sinks)
-        dimensions = dimensions_of(config)
+        self.dimensions = dimensions = tuple(dimensions or dimensions_of(config))
         self.prometheus: PrometheusSink | None = None
         self._otel: OpenTelemetrySink | None = None
         if "prometheus" in config.metrics_sinks:
             from pykcl.metrics.prometheus import PrometheusSink
 
-            self.prometheus = PrometheusSink(runtime, "", dimensions=dimensions)
+            self.prometheus = PrometheusSink(runtime, "", dimensions=dimensions, catalogue=catalogue)
         if "otel" in config.metrics_sinks:
             from pykcl.metrics.opentelemetry import OpenTelemetrySink
 
             self._otel = OpenTelemetrySink("", dimensions=dimensions)
 
-    def begin_anew(self, worker_id: str) -> None:
-        """Measure from here on as this worker. What was measured before is forgotten, as that of another process.
+    def begin_anew(self, owner: str) -> None:
+        """Measure from here on as this worker, or as a producer of this stream.
+
+        What was measured before is forgotten, as that of another process.
 
         Called right after a fork, too: it takes no lock. Sinks that the application may have registered stay.
         """
@@ -57,12 +86,10 @@ class MetricsPipeline:
             own.append(self._statistics)
         for kept in (self.prometheus, self._otel):
             if kept is not None:
-                kept.begin_anew(worker_id)
+                kept.begin_anew(owner)
                 own.append(kept)
         self.sinks: tuple[MetricsSink, ...] = (*own, *self._given)
-        self.meter = Meter(
-            self._runtime, self.sinks, level=config.metrics_level, dimensions=dimensions_of(config)
-        )
+        self.meter = Meter(self._runtime, self.sinks, level=config.metrics_level, dimensions=self.dimensions)
 
     def connect(self, sender: Callable[[], Sender], trouble: Failures) -> None:
         """sender: creates the sender to CloudWatch; called only where that is on. Raises what it raises."""

@@ -40,16 +40,16 @@ class AsyncProducer(ProducerBase):
 
         Raises as `Producer.start`. A cancellation is raised once AWS has answered, and closes the producer.
         """
-        self._refuse_second_start()
-        self._loop, self._turn = asyncio.get_running_loop(), asyncio.Lock()
-        self._outcomes: deque[tuple[asyncio.Future[PutResult], Future[PutResult]]] = deque()
-        self._is_waking = False
-        try:
-            await in_a_thread(self._runtime, "pykcl-producer-start", self._start)
-        except asyncio.CancelledError:
-            if self._delivery is not None:
-                await self.close(0)
-            raise
+        with self._starting():
+            self._loop, self._turn = asyncio.get_running_loop(), asyncio.Lock()
+            self._outcomes: deque[tuple[asyncio.Future[PutResult], Future[PutResult]]] = deque()
+            self._is_waking = False
+            try:
+                await in_a_thread(self._runtime, "pykcl-producer-start", self._start)
+            except asyncio.CancelledError:
+                if self._delivery is not None:
+                    await self.close(0)
+                raise
 
     async def close(self, timeout: float | None = None) -> None:
         """Wait until all records are put, at most `timeout` seconds; give up the others, and end the threads.

@@ -19,6 +19,7 @@ from pykcl.events import Event as EventOfStream
 from pykcl.interfaces import Events, PutStream
 from pykcl.model.new_record import NewRecord, PutAnswer
 from pykcl.producer.accumulator import MAX_RECORDS, Accumulator, Outcome, PendingRecord, PutResult, Request
+from pykcl.producer.measurements import ProducerMeasures
 from pykcl.producer.shard_map import ShardMap
 from pykcl.runtime import EndsThread, Event, Future, Runtime, Task, in_main_thread
 
@@ -97,6 +98,7 @@ class Delivery:
         records: Accumulator,
         runtime: Runtime,
         events: Events,
+        measures: ProducerMeasures,
         *,
         connections: int,
         max_pending_bytes: int,
@@ -106,6 +108,7 @@ class Delivery:
         on_failure: Callable[[NewRecord, PyKclError], object] | None,
     ) -> None:
         self._stream, self._records, self._runtime, self._events = stream, records, runtime, events
+        self._measures = measures
         self._connections, self._max_bytes, self._linger = connections, max_pending_bytes, linger
         self._max_request_bytes, self._record_ttl, self._on_failure = (
             max_request_bytes,
@@ -118,7 +121,7 @@ class Delivery:
         self._wakes_at, self._busy = inf, 0
         self._fresh_bytes = self._fresh_records = 0
         self._in_flight: set[Request] = set()
-        self._number = self._epoch = self._bytes = 0
+        self._number = self._sampled = self._epoch = self._bytes = 0
         self._pending: Counter[int] = Counter()
         self._flushes: list[tuple[int, Flag]] = []
         self._blocked: list[Flag] = []
@@ -273,6 +276,7 @@ class Delivery:
     def end(self, timeout: float) -> None:
         """Give up all records without an outcome; end the threads, for which `timeout` seconds are waited."""
         self._give_up_all(None)
+        self._sample()
         until = self._runtime.monotonic() + timeout
         for task in self._tasks:
             task.join(max(0.0, until - self._runtime.monotonic()))
@@ -364,6 +368,7 @@ class Delivery:
     def _send(self, request: Request) -> None:
         failure: PyKclError | None = None
         answers: Sequence[PutAnswer] = ()
+        began = self._measures.clock()
         try:
             answers = self._stream.put([parcel.record for parcel in request])
         except PyKclError as error:
@@ -384,7 +389,9 @@ class Delivery:
                 outcomes = self._records.report_failure(request, failure, now, random)
             event = self._delay_of(request, answers, failure, now)
         self._emit(event)
+        self._measures.requested(request, answers, failure, began)
         self._settle(outcomes)
+        self._sample()
 
     def _list(self) -> None:
         found: ShardMap | None = None
@@ -440,6 +447,7 @@ class Delivery:
         """Resolve futures, then let those go on who wait for that: they find all of them resolved."""
         if not outcomes:
             return
+        self._measures.settled(outcomes)
         failed: list[tuple[NewRecord, PyKclError]] = []
         interrupt: KeyboardInterrupt | None = None
         for pending, outcome in outcomes:
@@ -467,6 +475,14 @@ class Delivery:
             self._unblock()
         if interrupt is not None:
             raise interrupt
+
+    def _sample(self) -> None:
+        if not self._measures.is_on:
+            return
+        with self._lock:
+            received, self._sampled = self._number - self._sampled, self._number
+            pending = self._pending.total()
+        self._measures.sampled(received, pending)
 
     def _unblock(self) -> None:
         blocked, self._blocked = self._blocked, []

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from math import inf
 from types import TracebackType
@@ -22,11 +23,16 @@ from pykcl.errors import (
 )
 from pykcl.event_dispatch import EventFan, Listener, Relay
 from pykcl.interfaces import Events, PutStream
+from pykcl.metrics.catalog import PRODUCER_CATALOGUE, PRODUCER_DIMENSIONS, PRODUCER_NAMESPACE, MetricsLevel
+from pykcl.metrics.cloudwatch import Sender
+from pykcl.metrics.meter import MetricsSink
+from pykcl.metrics.setup import MetricsPipeline, given_sinks
 from pykcl.model.new_record import MAX_RECORD_BYTES, NewRecord, why_refused
 from pykcl.processor import why_it_runs_nothing
 from pykcl.producer.accumulator import SETUP_PATIENCE, Accumulator, Options, PutResult, max_bytes_for
 from pykcl.producer.delivery import Delivery
 from pykcl.producer.encode import Compression, compressor_of, encoded
+from pykcl.producer.measurements import ProducerMeasures, PublishingFailures
 from pykcl.producer.shard_map import ShardMap
 from pykcl.runtime import FORKS, Future, Runtime, SystemRuntime, before_threads_end
 
@@ -83,6 +89,10 @@ class ProducerBase:
         connections: int = 8,
         on_failure: Callable[[NewRecord, PyKclError], object] | None = None,
         on_event: Listener | None = None,
+        metrics: str = "none",
+        metrics_level: MetricsLevel = "SUMMARY",
+        metrics_namespace: str | None = None,
+        metrics_sinks: Sequence[MetricsSink] | None = None,
         region: str | None = None,
         session: Any = None,
         clients: Mapping[str, Any] | None = None,
@@ -96,34 +106,29 @@ class ProducerBase:
         serializer: makes the data of each record; None: bytes as they are, text as UTF-8, pydantic and msgspec objects
         by their own encoders, all else as JSON. compression: of the data of each record, by itself.
         on_failure: called with each record that is given up, and the error, in the thread that does it; must not wait.
+        metrics: "none", or "cloudwatch", "prometheus", "otel", several with commas between; metrics_level: "DETAILED"
+        has those of each shard, too; metrics_namespace: of CloudWatch; metrics_sinks: of the program's own.
         Raises ConfigError.
         """
-        self._config = Config(application="pykcl-producer", stream=stream, region=region)
         _refuse_other_values(
-            linger,
-            max_pending_bytes,
-            on_full,
-            record_ttl,
-            rate_limit,
-            serializer,
-            connections,
-            on_failure,
-            on_event,
-        )
-        self._aggregate, self._ordered, self._linger, self._rate_limit = (
-            aggregate,
-            ordered,
-            linger,
-            rate_limit,
-        )
+            linger, max_pending_bytes, on_full, record_ttl, rate_limit, serializer, connections, on_failure, on_event
+        )  # fmt: skip
+        self._config = Config(
+            application="pykcl-producer", stream=stream, region=region, metrics=metrics, metrics_level=metrics_level,
+            metrics_namespace=metrics_namespace or PRODUCER_NAMESPACE,
+        )  # fmt: skip
+        self._aggregate, self._ordered = aggregate, ordered
+        self._linger, self._rate_limit = linger, rate_limit
         self._max_pending_bytes, self._may_wait = max_pending_bytes, on_full == "block"
         self._record_ttl = inf if record_ttl is None else record_ttl
         self._connections, self._on_failure, self._on_event = connections, on_failure, on_event
         self._serializer, self._compressed = serializer, compressor_of(compression)
         self._session, self._clients = session, clients
         self._runtime: Runtime = self._seams.runtime or SystemRuntime()
+        self._metering = _metering_of(self._config, self._runtime, metrics_sinks)
         self._largest_record = MAX_RECORD_BYTES
         self._delivery: Delivery | None = None
+        self._starts: dict[int, object] = {}
         self._started_after = -1
         self._is_closed = False
 
@@ -137,6 +142,23 @@ class ProducerBase:
 
     # -- the life of it --------------------------------------------------------------------------------------------
 
+    @contextmanager
+    def _starting(self) -> Iterator[None]:
+        """Let one thread or task start the producer, and refuse others meanwhile and afterwards."""
+        mine, process = object(), len(FORKS)
+        # One step without a lock: of two threads one finds its own. A process that is forked meanwhile has a start of
+        # its own.
+        if self._starts.setdefault(process, mine) is not mine:
+            raise PyKclError(
+                "Another thread or task is still starting this producer. Do: call start() once, and wait until it "
+                "returns."
+            )
+        try:
+            self._refuse_second_start()
+            yield
+        finally:
+            del self._starts[process]
+
     def _refuse_second_start(self) -> None:
         if self._delivery is not None or self._is_closed:
             state = "closed" if self._is_closed else "started"
@@ -145,7 +167,6 @@ class ProducerBase:
             )
 
     def _start(self) -> None:
-        self._refuse_second_start()
         stream = self._stream()
         description = stream.describe()
         if description.ignores_keys and self._ordered:
@@ -155,7 +176,10 @@ class ProducerBase:
                 "set the strategy of the stream to USER_PARTITION_KEY."
             )
         self._largest_record = description.largest_record
-        self._begin(stream, self._shards_of(stream, ignores_keys=description.ignores_keys))
+        shards = self._shards_of(stream, ignores_keys=description.ignores_keys)
+        self._metering.begin_anew(self._config.stream_name)
+        self._metering.connect(self._cloudwatch, PublishingFailures())
+        self._begin(stream, shards)
 
     def _shards_of(self, stream: PutStream, *, ignores_keys: bool) -> ShardMap | None:
         """Return the shards; None where nothing depends on them, so that records go plain and at no rate."""
@@ -206,6 +230,7 @@ class ProducerBase:
             records,
             self._runtime,
             self._seams.events or self._listeners(),
+            ProducerMeasures(self._metering.meter, by_shard="ShardId" in self._metering.dimensions),
             connections=self._connections,
             max_pending_bytes=self._max_pending_bytes,
             max_request_bytes=max_request_bytes,
@@ -214,10 +239,28 @@ class ProducerBase:
             on_failure=self._on_failure,
         )
         delivery.start()
+        self._start_to_publish()
         self._started_after = len(FORKS)
         self._delivery = delivery
         if self._seams.runtime is None:
             _end_with_the_program(self)
+
+    def _cloudwatch(self) -> Sender:
+        from pykcl.aws.cloudwatch import cloudwatch_sender
+
+        return cloudwatch_sender(
+            self._config,
+            self._config.stream_name,
+            dimensions=self._metering.dimensions,
+            session=self._session,
+            clients=self._clients,
+        )
+
+    def _start_to_publish(self) -> None:
+        try:
+            self._metering.start("pykcl-producer-metrics")
+        except TemporaryError as error:
+            log.warning("no thread to send metrics, which are dropped error=%s", type(error).__name__)
 
     def _listeners(self) -> EventFan:
         relays = () if self._on_event is None else (Relay(self._on_event, self._runtime).hear,)
@@ -236,7 +279,9 @@ class ProducerBase:
 
     def _end_delivery(self, delivery: Delivery, timeout: float | None) -> None:
         _open.discard(self)
-        delivery.end(_GRACE if timeout is None else min(_GRACE, max(0.1, timeout / 4)))
+        within = _GRACE if timeout is None else min(_GRACE, max(0.1, timeout / 4))
+        delivery.end(within)
+        self._metering.stop(within)
 
     def _close(self, timeout: float | None) -> None:
         delivery = self._begin_to_close()
@@ -247,6 +292,14 @@ class ProducerBase:
         finally:
             self._end_delivery(delivery, timeout)
         self._raise_failures(delivery)
+
+    def prometheus_page(self) -> tuple[bytes, str] | None:
+        """Return the page for a scrape and its content type; None unless `metrics` names "prometheus"."""
+        return self._metering.exposition()
+
+    def prometheus_collector(self) -> Any:
+        """Return a collector for a registry of prometheus_client; None unless `metrics` names "prometheus"."""
+        return self._metering.prometheus
 
     @property
     def closed(self) -> bool:
@@ -323,7 +376,8 @@ class Producer(ProducerBase):
         Raises ConfigError without a region; SetupError without credentials, permission or stream; TemporaryError where
         AWS does not answer: call it again.
         """
-        self._start()
+        with self._starting():
+            self._start()
 
     def close(self, timeout: float | None = None) -> None:
         """Wait until all records are put, at most `timeout` seconds; give up the others, and end the threads.
@@ -371,6 +425,14 @@ class Producer(ProducerBase):
         """
         delivery = self._own_delivery()
         self._end_flush(delivery, timeout, is_done=delivery.flush(timeout))
+
+
+def _metering_of(config: Config, runtime: Runtime, sinks: Sequence[MetricsSink] | None) -> MetricsPipeline:
+    is_by_shard = config.metrics_level == "DETAILED"
+    dimensions = [name for name in PRODUCER_DIMENSIONS if is_by_shard or name != "ShardId"]
+    return MetricsPipeline(
+        config, runtime, given_sinks(sinks), catalogue=PRODUCER_CATALOGUE, dimensions=dimensions
+    )
 
 
 def _refuse_other_values(

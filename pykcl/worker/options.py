@@ -145,24 +145,6 @@ def given_listeners(given: Any) -> tuple[Listener, ...]:
     return tuple(found)
 
 
-def given_sinks(given: Any) -> tuple[MetricsSink, ...]:
-    """Return the sinks of metrics_sinks=; None is none. Raises ConfigError."""
-    if given is not None and (isinstance(given, str) or not isinstance(given, Iterable)):
-        raise ConfigError(
-            f"metrics_sinks={type(given).__name__} is no list of sinks. Do: metrics_sinks=[sink]; a sink of pykcl's "
-            "own is an option, such as metrics='otel'."
-        )
-    found = tuple(each for each in given or () if each is not None)
-    for each in found:
-        missing = [name for name in ("take", "forget") if not callable(getattr(each, name, None))]
-        if missing:
-            raise ConfigError(
-                f"metrics_sinks= holds {type(each).__name__}, which is no sink: it has no {' and no '.join(missing)}. "
-                "Do: write both, as in pykcl.MetricsSink."
-            )
-    return found
-
-
 CALLABLE = "callable"
 """The option dead_letters of a worker that is given an object."""
 

@@ -27,7 +27,7 @@ from pykcl.interfaces import DeadLetterDestination, LeaseTable, Stream
 from pykcl.metrics.cloudwatch import Sender
 from pykcl.metrics.host_cpu import HostCpu, HostSource
 from pykcl.metrics.meter import MetricsSink
-from pykcl.metrics.setup import MetricsPipeline
+from pykcl.metrics.setup import MetricsPipeline, given_sinks
 from pykcl.model.dead_letter import Address
 from pykcl.processor import ProcessorFactory
 from pykcl.runtime import Event, SystemRuntime, Task
@@ -47,7 +47,6 @@ from pykcl.worker.options import (
     config_of,
     given_destination,
     given_listeners,
-    given_sinks,
 )
 from pykcl.worker.processor_factory import checked_processor
 from pykcl.worker.signals import OwnProcess, StopSignals, end_with_the_program, live_with_the_process

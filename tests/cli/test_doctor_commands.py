@@ -244,6 +244,11 @@ def test_the_policy_of_a_producer_needs_no_application():
         'name   = "orders-producer"'
         in pykcl("iam", "--stream", ARN, "--for", "producer", "-o", "terraform").output
     )
+    _, metrics = json.loads(pykcl("iam", "--stream", ARN, "--for", "producer", "--metrics").output)[
+        "Statement"
+    ]
+    assert metrics["Action"] == ["cloudwatch:PutMetricData"]
+    assert metrics["Condition"] == {"StringEquals": {"cloudwatch:namespace": "KinesisProducerLibrary"}}
 
 
 def test_a_file_decides_what_flags_do_not(tmp_path):
@@ -345,7 +350,7 @@ def test_terraform_says_the_same_as_json():
         (["--stream", "s"], 2, "No application"),
         (["--application", "a-b"], 2, "No stream"),
         (["--stream", "s", "--for", "operator"], 2, "No application"),
-        (["--stream", "s", "--for", "producer", "--metrics"], 2, "Drop them, or --for producer"),
+        (["--stream", "s", "--for", "producer", "--create-table"], 2, "Drop them, or --for producer"),
         (["--stream", "s", "--for", "producer", "--put"], 2, "--put: only with --for operator"),
         (
             ["--stream", "s", "--for", "producer", "--fan-out", "c"],
@@ -358,7 +363,7 @@ def test_terraform_says_the_same_as_json():
             "Drop them, or --for producer",
         ),
         (["--application", "a-b", "--stream", "s", "--steer"], 2, "--for operator"),
-        (["--application", "a-b", "--stream", "s", "--for", "operator", "--metrics"], 2, "are of workers"),
+        (["--application", "a-b", "--stream", "s", "--for", "operator", "--metrics"], 2, "is of workers"),
         (["--application", "a-b", "--stream", "s", "--account", "12"], 1, "twelve digits"),
         (["--application", "a-b", "--stream", ARN, "--account", "000000000000"], 1, "contradicts"),
     ],

@@ -1,10 +1,11 @@
-"""The catalogue in docs/operate/monitoring.md, made from the code. `python tests/docs/metrics_table.py` writes it."""
+"""The catalogues in docs/operate/monitoring.md, made from the code. `python tests/docs/metrics_table.py` writes it."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
-from pykcl.metrics.catalog import CATALOGUE
+from pykcl.metrics.catalog import CATALOGUE, PRODUCER_CATALOGUE, Measure
 from pykcl.metrics.opentelemetry import PREFIX, otel_name
 from pykcl.metrics.prometheus import prometheus_name
 
@@ -21,7 +22,7 @@ HEAD = (
 )
 
 
-def rows() -> list[tuple[str, ...]]:
+def rows(catalogue: Sequence[Measure]) -> list[tuple[str, ...]]:
     return [
         (
             f"`{one.operation}`",
@@ -33,18 +34,25 @@ def rows() -> list[tuple[str, ...]]:
             f"`…{otel_name(one.name).removeprefix(PREFIX)}`",
             one.text,
         )
-        for one in CATALOGUE
+        for one in catalogue
     ]
 
 
 def written() -> str:
-    """The text of the page with its table between the two marks."""
-    lines = [HEAD, ("---",) * len(HEAD), *rows()]
-    table = "\n".join("| " + " | ".join(line) + " |" for line in lines)
-    begin, end = "<!-- catalogue: begin -->", "<!-- catalogue: end -->"
-    before, _, rest = PAGE.read_text("utf-8").partition(begin)
-    note = f"Names of OpenTelemetry begin with `{PREFIX}`."
-    return f"{before}{begin}\n{note}\n\n{table}\n{end}{rest.partition(end)[2]}"
+    """The text of the page with each table between its two marks."""
+    text = PAGE.read_text("utf-8")
+    # Without the operation, which a producer has none of.
+    for mark, lines in (
+        ("catalogue", [HEAD, *rows(CATALOGUE)]),
+        ("producer", [line[1:] for line in (HEAD, *rows(PRODUCER_CATALOGUE))]),
+    ):
+        lines.insert(1, ("---",) * len(lines[0]))
+        table = "\n".join("| " + " | ".join(line) + " |" for line in lines)
+        begin, end = f"<!-- {mark}: begin -->", f"<!-- {mark}: end -->"
+        before, _, rest = text.partition(begin)
+        note = f"Names of OpenTelemetry begin with `{PREFIX}`."
+        text = f"{before}{begin}\n{note}\n\n{table}\n{end}{rest.partition(end)[2]}"
+    return text
 
 
 if __name__ == "__main__":

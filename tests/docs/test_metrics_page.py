@@ -5,7 +5,7 @@ import re
 import metrics_table
 
 from pykcl.events import LossReason
-from pykcl.metrics.catalog import CATALOGUE, SINKS
+from pykcl.metrics.catalog import CATALOGUE, PRODUCER_CATALOGUE, SINKS
 from pykcl.metrics.cloudwatch import MAX_METRICS_PER_REQUEST
 from pykcl.metrics.opentelemetry import ATTRIBUTES, METER
 from pykcl.metrics.prometheus import LABELS
@@ -19,8 +19,20 @@ def test_the_catalogue_is_the_codes():
 
 
 def test_names_are_told_apart_by_operation_and_no_text_is_missing():
-    assert len({(one.operation, one.name) for one in CATALOGUE}) == len(CATALOGUE)
-    assert all(one.text and "|" not in one.text for one in CATALOGUE)
+    measures = (*CATALOGUE, *PRODUCER_CATALOGUE)
+    assert len({(one.operation, one.name) for one in measures}) == len(measures)
+    assert all(one.text and "|" not in one.text for one in measures)
+
+
+def test_a_producer_has_the_metrics_of_kpl_under_their_names():
+    assert {one.name for one in PRODUCER_CATALOGUE} == {
+        "UserRecordsReceived", "UserRecordsPending", "UserRecordsPut", "UserRecordsDataPut", "KinesisRecordsPut",
+        "KinesisRecordsDataPut", "ErrorsByCode", "AllErrors", "RetriesPerRecord", "BufferingTime", "RequestTime",
+        "UserRecordsPerKinesisRecord", "KinesisRecordsPerPutRecordsRequest", "UserRecordsPerPutRecordsRequest",
+    }  # fmt: skip
+    assert {one.dimensions for one in PRODUCER_CATALOGUE} == {
+        ("StreamName",), ("StreamName", "ShardId"), ("StreamName", "ErrorCode"),
+    }  # fmt: skip
 
 
 def test_every_metric_the_page_names_is_one():

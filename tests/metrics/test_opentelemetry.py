@@ -5,7 +5,7 @@ from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
 from pykcl.metrics import catalog
-from pykcl.metrics.catalog import CATALOGUE, DIMENSIONS
+from pykcl.metrics.catalog import CATALOGUE, DIMENSIONS, PRODUCER_CATALOGUE, PRODUCER_DIMENSIONS
 from pykcl.metrics.opentelemetry import METER, OpenTelemetrySink, otel_name
 
 SHARD = "shardId-000000000000"
@@ -90,6 +90,21 @@ def test_the_whole_catalogue_is_taken(sink, reader):
     (point,) = found["aws.kinesis.client.leases_lost_by_cause"][2]
     assert point.attributes["aws.kinesis.cause"] == "Taken"
     assert {found[otel_name("DataBytesProcessed")][1], found[otel_name("Success")][1]} == {"By", "1"}
+
+
+def test_what_a_producer_measures_is_taken_too_with_stream_shard_and_error(provider, reader):
+    sink = OpenTelemetrySink("orders", dimensions=PRODUCER_DIMENSIONS, meter_provider=provider)
+    for measure in PRODUCER_CATALOGUE:
+        sink.take("Throttled" if measure.dimension == "ErrorCode" else SHARD, ((measure, 1.0),))
+    found = read(reader)
+    assert found.keys() == {otel_name(measure.name) for measure in PRODUCER_CATALOGUE}
+    kind, _, (point,) = found["aws.kinesis.client.user_records_put"]
+    assert (kind, dict(point.attributes)) == (
+        "Sum", {"aws.kinesis.stream.name": "orders", "aws.kinesis.shard.id": SHARD},
+    )  # fmt: skip
+    (point,) = found["aws.kinesis.client.errors_by_code"][2]
+    assert point.attributes["aws.kinesis.error.code"] == "Throttled"
+    assert found["aws.kinesis.client.user_records_pending"][0] == "Gauge"
 
 
 def test_attributes_that_are_off_are_left_out(provider, reader):

@@ -11,7 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from pykcl.config import Config
 from pykcl.errors import ConfigError
 from pykcl.metrics import catalog
-from pykcl.metrics.catalog import CATALOGUE
+from pykcl.metrics.catalog import CATALOGUE, PRODUCER_CATALOGUE, PRODUCER_DIMENSIONS
 from pykcl.metrics.prometheus import (
     BUCKETS,
     LEAVES_AFTER,
@@ -101,6 +101,27 @@ def test_the_whole_catalogue_is_accepted_by_prometheus_own_parser(sink):
     assert len({prometheus_name(one) for one in CATALOGUE}) - 1 + len(totals) == len(found)
     causes = [sample.labels for sample in found["pykcl_leases_lost_by_cause"].samples]
     assert causes == [{"operation": "RenewAllLeases", "worker": 'w"1\n', "cause": "Taken"}]
+
+
+def test_what_a_producer_measures_is_accepted_too_with_stream_shard_and_error(simulation):
+    sink = PrometheusSink(
+        simulation.runtime("p"), "orders", dimensions=PRODUCER_DIMENSIONS, catalogue=PRODUCER_CATALOGUE
+    )
+    for measure in PRODUCER_CATALOGUE:
+        sink.take("Throttled" if measure.dimension == "ErrorCode" else SHARD, ((measure, 1.0),))
+    found = families(sink)
+    for measure in PRODUCER_CATALOGUE:
+        family = found[prometheus_name(measure).removesuffix("_total")]
+        assert family.type == kind_of(measure)
+        expected = {"stream": "orders"}
+        if measure.dimension is not None:
+            expected |= {"ShardId": {"shard": SHARD}, "ErrorCode": {"error": "Throttled"}}[measure.dimension]
+        labels = [
+            {name: value for name, value in one.labels.items() if name != "le"} for one in family.samples
+        ]
+        assert labels == [expected] * len(labels) != []
+    totals = {total_name(one) for one in PRODUCER_CATALOGUE} - {None}
+    assert len(found) == len(PRODUCER_CATALOGUE) + len(totals)
 
 
 def test_of_a_shard_that_has_gone_the_state_goes_and_the_counts_stay(sink):

@@ -54,6 +54,24 @@ async def started(stage, **options):
     return producer
 
 
+# -- the start ---------------------------------------------------------------------------------------------------------
+
+
+def test_of_two_tasks_that_start_a_producer_at_once_one_is_refused(stage):
+    async def main():
+        producer = stage.producer(AsyncProducer)
+        outcomes = await asyncio.gather(producer.start(), producer.start(), return_exceptions=True)
+        assert outcomes[0] is None
+        assert "still starting this producer" in str(outcomes[1])
+        # Those who wait for the first start are not disturbed: their futures are resolved in its loop.
+        future = await producer.put(b"x")
+        assert (await future).attempts == 1
+        await producer.close()
+
+    run(stage, main())
+    assert stage.seen() == {b"x": 1}
+
+
 # -- records get there -------------------------------------------------------------------------------------------------
 
 

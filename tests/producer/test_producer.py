@@ -18,6 +18,7 @@ from pykcl.errors import (
     RecordRefused,
     SetupError,
     StreamMissing,
+    TemporaryError,
     Throttled,
 )
 from pykcl.model.kpl import MAGIC
@@ -28,6 +29,52 @@ from pykcl.producer.producer import Producer, PutFailed
 from pykcl.testing.memory.stream import MemoryStream
 from pykcl.testing.runtime import Simulation
 from tests.producer.stream_kit import SIZE, Chaos, Stage, no_answer, seen_by_shard
+
+# -- the start ---------------------------------------------------------------------------------------------------------
+
+
+def test_of_two_threads_that_start_a_producer_at_once_one_is_refused(stage):
+    describe, described, refused = stage.describe, [], []
+
+    def slowly():
+        described.append(1)
+        stage.sleep(1)
+        return describe()
+
+    def start():
+        try:
+            producer.start()
+        except PyKclError as error:
+            refused.append(str(error))
+
+    stage.describe = slowly
+    producer = stage.producer()
+    threads = [stage.simulation.spawn(name, "main", start) for name in ("one", "other")]
+    for thread in threads:
+        thread.join()
+    assert described == [1]
+    (message,) = refused
+    assert "still starting this producer" in message
+    future = producer.put(b"x")
+    producer.close()
+    assert future.result(0).attempts == 1
+
+
+def test_a_start_that_failed_may_be_tried_again(stage):
+    describe = stage.describe
+
+    def fails():
+        raise TemporaryError("no answer")
+
+    stage.describe = fails
+    producer = stage.producer()
+    with pytest.raises(TemporaryError):
+        producer.start()
+    stage.describe = describe
+    with producer:
+        producer.put(b"x")
+    assert stage.seen() == {b"x": 1}
+
 
 # -- records get there -------------------------------------------------------------------------------------------------
 

@@ -29,6 +29,7 @@ from pykcl.aws.errors import (
 )
 from pykcl.aws.table_admin import METRICS_SUFFIX, server_time_of, state_table_of
 from pykcl.errors import AnswerRefused, PyKclError, SetupError, Throttled
+from pykcl.metrics.catalog import PRODUCER_NAMESPACE
 from pykcl.model.dead_letter import Address
 from pykcl.model.lease_item import OWNER_INDEX
 from pykcl.operate.aws.clients import OperatorClients
@@ -158,10 +159,7 @@ def worker_policy(
         statements.append(_statement("FollowLeader", FOLLOW_ACTIONS, f"{lease_table}/index/{OWNER_INDEX}"))
         reports = tables + (worker_metrics_table or (application or table) + METRICS_SUFFIX)
         statements.append(_statement("ReportToLeader", REPORT_ACTIONS, reports))
-    if metrics_namespace is not None:
-        metrics = _statement("PublishMetrics", METRICS_ACTIONS, "*")
-        metrics["Condition"] = {"StringEquals": {"cloudwatch:namespace": metrics_namespace}}
-        statements.append(metrics)
+    statements += _metrics(metrics_namespace)
     if dead_letters is not None and dead_letters.kind in SEND_ACTIONS:
         resource = _letters_in(dead_letters, partition)
         statements.append(_statement("SendDeadLetters", SEND_ACTIONS[dead_letters.kind], resource))
@@ -222,14 +220,32 @@ def operator_policy(
 
 
 def producer_policy(
-    *, stream: str, region: str = "REGION", account: str = "ACCOUNT", partition: str = "aws"
+    *,
+    stream: str,
+    region: str = "REGION",
+    account: str = "ACCOUNT",
+    partition: str = "aws",
+    metrics: bool = False,
 ) -> dict[str, Any]:
     """Return the IAM policy of a program that puts records with `Producer`; arguments as in `worker_policy`.
+
+    metrics: may send them to CloudWatch, in the namespace that they have by default.
 
     A stream encrypted with a customer managed key also needs `kms:GenerateDataKey` on that key.
     """
     streams = f"arn:{partition}:kinesis:{region}:{account}:stream/{stream}"
-    return {"Version": "2012-10-17", "Statement": [_statement("Put", PRODUCER_ACTIONS, streams)]}
+    statements = [
+        _statement("Put", PRODUCER_ACTIONS, streams),
+        *_metrics(PRODUCER_NAMESPACE if metrics else None),
+    ]
+    return {"Version": "2012-10-17", "Statement": statements}
+
+
+def _metrics(namespace: str | None) -> list[dict[str, Any]]:
+    if namespace is None:
+        return []
+    condition = {"StringEquals": {"cloudwatch:namespace": namespace}}
+    return [{**_statement("PublishMetrics", METRICS_ACTIONS, "*"), "Condition": condition}]
 
 
 def _fan_out(actions: tuple[str, ...], streams: str, consumer: str) -> list[dict[str, Any]]:
