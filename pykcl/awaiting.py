@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TypeVar
 
-from pykcl.runtime import EndsThread, Runtime
+from pykcl.runtime import Runtime, error_of
 
 Result = TypeVar("Result")
 
@@ -38,11 +38,8 @@ async def in_a_thread(runtime: Runtime, name: str, call: Callable[[], Result]) -
     errors: list[BaseException] = []
 
     def work() -> None:
-        try:
-            results.append(call())
-        except EndsThread:
-            raise
-        except BaseException as error:  # noqa: BLE001 - raised below
+        error = error_of(lambda: results.append(call()))
+        if error is not None:
             errors.append(error)
         loop.call_soon_threadsafe(resolve, done)
 

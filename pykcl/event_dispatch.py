@@ -13,7 +13,7 @@ from typing import Any
 
 from pykcl.errors import TemporaryError
 from pykcl.events import Event, WorkerStopped
-from pykcl.runtime import EndsThread, Runtime, SystemRuntime, Task
+from pykcl.runtime import Runtime, SystemRuntime, Task, error_of
 
 log = logging.getLogger("pykcl")
 
@@ -260,18 +260,13 @@ class Relay:
             return not self._has_thread
 
     def _deliver(self, event: Event) -> None:
-        try:
-            self._listener(event)
-        except EndsThread:
-            raise
-        except BaseException as error:  # noqa: BLE001 - the application's own code, for whose further events it stays
-            if not self._is_failing:
-                log.error(
-                    "event listener raised listener=%r event=%s error=%s",
-                    _name(self._listener),
-                    type(event).__name__,
-                    type(error).__name__,
-                )
-            self._is_failing = True
-        else:
-            self._is_failing = False
+        error = error_of(lambda: self._listener(event))
+        if error is not None and not self._is_failing:
+            log.error(
+                "event listener raised listener=%r event=%s error=%s",
+                _name(self._listener),
+                type(event).__name__,
+                type(error).__name__,
+            )
+        # Whatever it raises, the relay stays for its further events.
+        self._is_failing = error is not None

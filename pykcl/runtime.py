@@ -47,6 +47,21 @@ class EndsThread(BaseException):
     """
 
 
+def error_of(code: Callable[[], object]) -> BaseException | None:
+    """Call code of others, and return whatever it raises; None if it returns.
+
+    Also what is no Exception, such as sys.exit() in a listener: others wait for this thread, which goes on. What ends
+    the thread itself is raised.
+    """
+    try:
+        code()
+    except EndsThread:
+        raise
+    except BaseException as error:  # noqa: BLE001 - the caller says what becomes of it
+        return error
+    return None
+
+
 class Lock(Protocol):
     """A mutex, not reentrant."""
 

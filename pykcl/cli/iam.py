@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from typing import Any
 
 import click
@@ -110,10 +111,7 @@ def iam(
 
     granted: dict[str, Any] = {"steer": steer, "put": put, "simulate": simulate, "read_metrics": read_metrics}
     _refuse_mixture(whose, create_table, metrics, follow_leader, **granted)
-    if whose == "producer" and (consumer is not None or dead_letters is not None):
-        raise click.UsageError(
-            "--fan-out and --dead-letters are of workers and operators. Drop them, or --for producer."
-        )
+    _refuse_for_producer(whose, fan_out=consumer, dead_letters=dead_letters)
     config = target.config
     places = _places(target, account, partition)
     if whose == "producer":
@@ -194,6 +192,17 @@ def _refuse_mixture(
         )
     if whose == "operator" and metrics is not None:
         raise click.UsageError("--metrics is of workers and producers. Drop it, or --for operator.")
-    flags = [f"--{name.replace('_', '-')}" for name, given in of_operator.items() if given]
+    flags = _flags(of_operator)
     if whose != "operator" and flags:
-        raise click.UsageError(f"{', '.join(flags)}: only with --for operator.")
+        raise click.UsageError(f"{flags}: only with --for operator.")
+
+
+def _refuse_for_producer(whose: str, **of_readers: str | None) -> None:
+    flags = _flags(of_readers)
+    if whose == "producer" and flags:
+        raise click.UsageError(f"{flags}: only with --for worker or operator.")
+
+
+def _flags(given: Mapping[str, object]) -> str:
+    """Return the flags that were given, as they are written."""
+    return ", ".join(f"--{name.replace('_', '-')}" for name, value in given.items() if value)

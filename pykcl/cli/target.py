@@ -63,8 +63,7 @@ class Target:
 
     def refuse_without(self, need: Need) -> None:
         """Refuse a command that needs what was not given: as `fleet_options`, where another option decides."""
-        if getattr(self, need) is None:
-            raise click.UsageError(_MISSING[need])
+        _refuse_without(need, getattr(self, need))
 
     def lease_table(self) -> PacedTable:
         """Return the adapter over the lease table; nothing is sent yet.
@@ -335,8 +334,7 @@ def _target(
     known = {"application": options.get("application"), "stream": options.get("stream")}
     known["table"] = options.get("table_name") or known["application"]
     for need in needs:
-        if known[need] is None:
-            raise click.UsageError(_MISSING[need])
+        _refuse_without(need, known[need])
     config = Config.from_options(
         {
             **options,
@@ -359,6 +357,11 @@ def _target(
         ),
         properties=properties,
     )
+
+
+def _refuse_without(need: Need, given: str | None) -> None:
+    if given is None:
+        raise click.UsageError(_MISSING[need])
 
 
 def _file_options(properties: Path | None, config_file: Path | None) -> _File:

@@ -21,7 +21,7 @@ from pykcl.model.new_record import NewRecord, PutAnswer
 from pykcl.producer.accumulator import MAX_RECORDS, Accumulator, Outcome, PendingRecord, PutResult, Request
 from pykcl.producer.measurements import ProducerMeasures
 from pykcl.producer.shard_map import ShardMap
-from pykcl.runtime import EndsThread, Event, Future, Runtime, Task, in_main_thread
+from pykcl.runtime import Event, Future, Runtime, Task, error_of, in_main_thread
 
 log = logging.getLogger("pykcl.producer")
 
@@ -298,11 +298,9 @@ class Delivery:
     # -- the threads -----------------------------------------------------------------------------------------------
 
     def _work(self) -> None:
-        try:
-            self._work_on()
-        except EndsThread:
-            raise
-        except BaseException as error:  # noqa: BLE001 - nobody would send the records, and flush would wait for ever
+        error = error_of(self._work_on)
+        if error is not None:
+            # Nobody would send the records, and flush would wait for ever.
             log.error("a thread of the producer died error=%s", type(error).__name__)
             died = InternalError(
                 f"A thread of the producer died of {type(error).__name__}. This is a bug in pykcl: please report it. "
@@ -366,16 +364,15 @@ class Delivery:
                 log.warning("no further thread for the producer error=%s", type(error).__name__)
 
     def _send(self, request: Request) -> None:
-        failure: PyKclError | None = None
-        answers: Sequence[PutAnswer] = ()
+        found: list[Sequence[PutAnswer]] = []
         began = self._measures.clock()
-        try:
-            answers = self._stream.put([parcel.record for parcel in request])
-        except PyKclError as error:
+        error = error_of(lambda: found.append(self._stream.put([parcel.record for parcel in request])))
+        answers = found[0] if found else ()
+        failure: PyKclError | None = None
+        if isinstance(error, PyKclError):
             failure = error
-        except EndsThread:
-            raise
-        except BaseException as error:  # noqa: BLE001 - a client of somebody else's may raise anything
+        elif error is not None:
+            # A client of somebody else's may raise anything.
             failure = TemporaryError(f"Putting records raised {type(error).__name__}. They are put again.")
         random = self._runtime.random()
         with self._lock:
@@ -394,16 +391,19 @@ class Delivery:
         self._sample()
 
     def _list(self) -> None:
-        found: ShardMap | None = None
-        try:
+        maps: list[ShardMap] = []
+
+        def list_all() -> None:
             listing = self._stream.list_shards()
-            found = ShardMap(listing.shards) if listing.complete else None
-            trouble = "ListShards did not show all shards."
-        except PyKclError as error:
+            if listing.complete:
+                maps.append(ShardMap(listing.shards))
+
+        error = error_of(list_all)
+        found = maps[0] if maps else None
+        trouble = "ListShards did not show all shards."
+        if isinstance(error, PyKclError):
             trouble = str(error)
-        except EndsThread:
-            raise
-        except BaseException as error:  # noqa: BLE001 - as in `_send`
+        elif error is not None:
             trouble = f"Listing the shards raised {type(error).__name__}."
         with self._lock:
             now = self._runtime.monotonic()
@@ -510,13 +510,10 @@ def _call(name: str, code: Callable[[], object]) -> KeyboardInterrupt | None:
 
     Return a Ctrl-C, which comes in the main thread alone: in `close`, say, which gives up records there.
     """
-    try:
-        code()
-    except EndsThread:
-        raise
-    except BaseException as raised:  # noqa: BLE001 - the application's own code
-        if isinstance(raised, KeyboardInterrupt) and in_main_thread():
-            return raised
+    raised = error_of(code)
+    if isinstance(raised, KeyboardInterrupt) and in_main_thread():
+        return raised
+    if raised is not None:
         log.error("%s raised error=%s", name, type(raised).__name__)
     return None
 

@@ -352,15 +352,11 @@ def test_terraform_says_the_same_as_json():
         (["--stream", "s", "--for", "operator"], 2, "No application"),
         (["--stream", "s", "--for", "producer", "--create-table"], 2, "Drop them, or --for producer"),
         (["--stream", "s", "--for", "producer", "--put"], 2, "--put: only with --for operator"),
+        (["--stream", "s", "--for", "producer", "--fan-out", "c"], 2, "--fan-out: only with --for worker or"),
         (
-            ["--stream", "s", "--for", "producer", "--fan-out", "c"],
+            ["--stream", "s", "--for", "producer", "--dead-letters", "sqs://l"],
             2,
-            "--fan-out and --dead-letters are of workers",
-        ),
-        (
-            ["--stream", "s", "--for", "producer", "--dead-letters", "sqs://q"],
-            2,
-            "Drop them, or --for producer",
+            "--dead-letters: only with --for",
         ),
         (["--application", "a-b", "--stream", "s", "--steer"], 2, "--for operator"),
         (["--application", "a-b", "--stream", "s", "--for", "operator", "--metrics"], 2, "is of workers"),

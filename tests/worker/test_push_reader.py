@@ -370,6 +370,17 @@ def test_a_call_that_failed_may_have_begun_so_a_second_one_starts_at_the_time_of
     assert min(later - earlier for earlier, later in pairwise(began)) >= 1
 
 
+def test_a_subscription_that_ends_before_its_first_event_is_a_failure_and_asked_for_again(new_fleet):
+    """As over the wire: nobody takes it for the end of its five minutes."""
+    fleet = new_fleet(shards=1, subscription_seconds=0)
+    started(fleet)
+    fleet.wait(lambda: fleet.happened(FailureStarted))
+    fleet.kinesis.subscription_seconds = 300
+    put = fleet.put(5)
+    fleet.wait_delivered(put)
+    assert in_order(fleet, put)
+
+
 def test_a_continuation_that_kinesis_refuses_to_subscribe_to_is_replaced_by_the_last_record(new_fleet):
     fleet = new_fleet(shards=1, subscription_seconds=10)
     _, subscriptions = started(fleet)

@@ -81,6 +81,7 @@ class MemorySubscription:
         self._on_ready, self._on_time = on_ready, on_time
         # Reported once, until the next poll.
         self._is_reported = False
+        self._has_brought_events = False
         self._error: PyKclError | None = None
         inner.on_change = self._report
 
@@ -114,11 +115,18 @@ class MemorySubscription:
         if failure is not None:
             self._error = self._sorted(failure)
         elif event is None and self._inner.ended:
-            self._error = SubscriptionOver("the subscription has ended")
+            if self._has_brought_events:
+                self._error = SubscriptionOver("the subscription has ended")
+            else:
+                # As of AWS: an end in good order would be repeated for ever, and unreported.
+                self._error = TemporaryError("the subscription has ended before its first event")
         if self._error is not None:
             raise self._error
         self._on_time(self.due_at)
-        return None if event is None else self._fetched(event)
+        if event is None:
+            return None
+        self._has_brought_events = True
+        return self._fetched(event)
 
     def close(self) -> None:
         self._inner.on_change = _nothing
