@@ -83,9 +83,14 @@ def test_each_fault_of_the_wire_is_sent_again_and_doubt_is_said(aws, orders, cli
 
 
 def test_many_tasks_put_and_await_over_a_wire_that_fails(aws, orders, client):
+    perhaps_twice = set()
+
     async def program(producer, name):
-        futures = [await producer.put(b"%s %d" % (name, at), timeout=30) for at in range(250)]
-        await asyncio.gather(*futures)
+        futures = {data: await producer.put(data) for data in (b"%s %d" % (name, at) for at in range(250))}
+        for data, future in futures.items():
+            # On a busy machine an answer may come after the client's patience.
+            if (await future).perhaps_twice:
+                perhaps_twice.add(data)
 
     async def main():
         async with AsyncProducer(orders, clients={"kinesis": client}, max_pending_bytes=2**16) as producer:
@@ -97,9 +102,9 @@ def test_many_tasks_put_and_await_over_a_wire_that_fails(aws, orders, client):
     before = threading.enumerate()
     asyncio.run(main(), debug=True)
     assert set(threading.enumerate()) <= set(before), "no thread is left"
-    assert seen_by_consumers(aws.kinesis, orders) == {
-        b"%s %d" % (name, at): 1 for name in (b"a", b"b", b"c", b"d") for at in range(250)
-    }
+    seen = seen_by_consumers(aws.kinesis, orders)
+    assert seen.keys() == {b"%s %d" % (name, at) for name in (b"a", b"b", b"c", b"d") for at in range(250)}
+    assert {data for data, times in seen.items() if times > 1} <= perhaps_twice
 
 
 def test_a_server_that_has_gone_ends_in_a_report_of_every_record(orders):
