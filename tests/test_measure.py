@@ -14,7 +14,7 @@ REACHED = {
 SIZES = {
     "files of pykcl/": 320,
     "lines of pykcl/": 81_900,
-    "lines of the core": 35_100,
+    "lines of the core": 35_150,
     "lines of tests/": 127_500,
 }
 """Sizes that may not be exceeded. A change that needs more raises the number here and gives the reason in its message."""

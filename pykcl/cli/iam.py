@@ -119,15 +119,13 @@ def iam(
         _show(policy, output, name or f"{config.stream_name}-producer", places)
         return
     target.refuse_without("application")
-    with usage():
-        address = _letters_to(dead_letters or config.dead_letters)
     common: dict[str, Any] = {
         "stream": config.stream_name,
         "table": config.table,
         "application": config.application,
         "coordinator_state_table": config.coordinator_state_table,
         "worker_metrics_table": config.worker_metrics_table,
-        "dead_letters": address,
+        "dead_letters": _letters_to(dead_letters or config.dead_letters),
         "consumer": consumer,
         **places,
     }
@@ -160,7 +158,8 @@ def _show(policy: dict[str, Any], output: str, name: str, places: dict[str, str]
 
 
 def _letters_to(text: str | None) -> Address | None:
-    return None if text in (None, "callable") else Address.parse(text)
+    with usage():
+        return None if text in (None, "callable") else Address.parse(text)
 
 
 def _places(target: Target, account: str | None, partition: str | None) -> dict[str, str]:
