@@ -29,7 +29,10 @@ HEAVY = (
 
 MAY_BE_ANY = {
     "Config.from_options(options)": "options come from outside and are checked one by one",
-    "Worker.prometheus_collector() ->": "of prometheus_client, which need not be installed",
+    **{
+        f"{name}.prometheus_collector() ->": "of prometheus_client, which need not be installed"
+        for name in ("Worker", "Producer", "AsyncProducer")
+    },
     "Record.json() ->": "whatever the producer put",
     "Producer.__init__(session)": "as that of Worker",
     "Producer.__init__(clients)": "as those of Worker",
