@@ -198,7 +198,9 @@ class EditedCheckpoints:
             self._is_its_own(key, edit)
             return self._by_position(change)
         if meaning is _Meaning.OVERWRITTEN:
-            own = self._by_position(replace(change, before=self.with_own_checkpoint(key, before)))
+            if not (edit.is_undo and _checkpoint_of(before) == _checkpoint_of(after)):
+                change = replace(change, before=self.with_own_checkpoint(key, before))
+            own = self._by_position(change)
             self._is_overwritten(change, edit, after)
             return own
         if meaning is _Meaning.OBEYED:

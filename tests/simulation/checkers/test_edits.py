@@ -168,6 +168,20 @@ def test_what_a_write_without_an_answer_replaced_may_be_put_back_without_a_repor
     assert table.broken is guarantee
 
 
+@pytest.mark.parametrize(
+    ("place", "guarantee"), [("1", None), ("TRIM_HORIZON", Guarantee.CHECKPOINT_FORWARD)]
+)
+def test_a_heartbeat_may_leave_what_was_put_back_of_a_write_that_its_sender_does_not_know_of(
+    table, place, guarantee
+):
+    """Simulation 152419860112: 1) a checkpoint lands late, its sender has no answer; 2) the one before is put back."""
+    table.row = row("1", 6)
+    table.write("2")
+    table.edit(place)
+    table.write(place)
+    assert table.broken is guarantee
+
+
 @pytest.mark.parametrize(("place", "guarantee"), [("3", Guarantee.CHECKPOINT_AFTER_DELIVERY), ("2", None)])
 def test_a_heartbeat_that_finds_what_its_sender_had_sent_without_an_answer_goes_on_there(
     table, place, guarantee
