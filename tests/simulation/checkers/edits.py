@@ -239,7 +239,8 @@ class EditedCheckpoints:
         self._begins_at.pop(key, None)
         shard = self._record_log.shard(key)
         if place == AT_LATEST:
-            since = int(after.get("pykcl", {}).get("M", {}).get("latestFrom", {}).get("N", 0))
+            note = after.get("pykcl", {}).get("M", {})
+            since = int((note.get("latestReset") or note.get("latestFrom") or {"N": "0"})["N"])
             what = f"{key} was put to LATEST at {edit.at}, and begins at {since}"
             self._violations.expect(since >= edit.at // 1000 * 1000, Guarantee.NO_DUPLICATES, what)
             skipped = [position for position in shard.put if shard.arrived_at(position) < since]
