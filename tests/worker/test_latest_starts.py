@@ -131,7 +131,9 @@ def test_a_number_that_java_wrote_is_noted_when_the_lease_is_taken():
     later = _noted(set_back)
     assert (later.latest_from, later.latest_done, later.latest_since) == (5, "77", 99)
     again = _noted(set_back.with_(metadata=later), now_millis=200)
-    assert again.latest_since == 99, "nothing was checkpointed since: the next worker begins where this one did"
+    assert again.latest_since == 99, (
+        "nothing was checkpointed since: the next worker begins where this one did"
+    )
     moved = later.after(Checkpoint("80"))
     assert (moved.latest_from, moved.latest_done, moved.latest_since) == (5, "77", None)
 
