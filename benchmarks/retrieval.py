@@ -239,13 +239,17 @@ def work(retrieval: Any, encoding: Any) -> None:
     ) as worker:
         tune_collector()
         links = of_process(SystemRuntime())
-        for _ in sys.stdin:
-            latencies = [Noting.latencies.pop(0) for _ in range(len(Noting.latencies))]
-            said = {
+        for line in sys.stdin:
+            said: dict[str, Any] = {
                 "records": sum(one.records for one in Noting.all), "bytes": sum(one.bytes for one in Noting.all),
-                "read": sum(lease.has_answered for lease in worker.status().leases), "latencies": latencies,
-                "threads": len(os.listdir("/proc/self/task")), "links": sum(len(found) for found in links._links.values()),
             }  # fmt: skip
+            if line.strip() == "tell":
+                said |= {
+                    "read": sum(lease.has_answered for lease in worker.status().leases),
+                    "latencies": [Noting.latencies.pop(0) for _ in range(len(Noting.latencies))],
+                    "threads": len(os.listdir("/proc/self/task")),
+                    "links": sum(len(found) for found in links._links.values()),
+                }
             print(json.dumps(said), flush=True)
 
 
