@@ -111,7 +111,7 @@ def test_a_worker_whose_heartbeats_come_every_tenth_of_a_second(monkeypatch):
 
 
 def _settled_as_before(self):
-    return Signal.STOP if self.scope.pause(6.2) else Signal.SETTLED
+    return Signal.STOP if self.scope.pause(6.2, outlasts_stop=True) else Signal.SETTLED
 
 
 def test_a_worker_that_scans_without_a_pause(monkeypatch):
