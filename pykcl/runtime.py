@@ -47,19 +47,23 @@ class EndsThread(BaseException):
     """
 
 
-def error_of(code: Callable[[], object]) -> BaseException | None:
-    """Call code of others, and return whatever it raises; None if it returns.
+def outcome_of(code: Callable[[], Result]) -> tuple[Result | None, BaseException | None]:
+    """Call code of others, and return its result, or whatever it raises.
 
     Also what is no Exception, such as sys.exit() in a listener: others wait for this thread, which goes on. What ends
     the thread itself is raised.
     """
     try:
-        code()
+        return code(), None
     except EndsThread:
         raise
     except BaseException as error:  # noqa: BLE001 - the caller says what becomes of it
-        return error
-    return None
+        return None, error
+
+
+def error_of(code: Callable[[], object]) -> BaseException | None:
+    """Call code of others as `outcome_of`, and return whatever it raises; None if it returns."""
+    return outcome_of(code)[1]
 
 
 class Lock(Protocol):

@@ -21,7 +21,7 @@ from pykcl.model.new_record import NewRecord, PutAnswer
 from pykcl.producer.accumulator import MAX_RECORDS, Accumulator, Outcome, PendingRecord, PutResult, Request
 from pykcl.producer.measurements import ProducerMeasures
 from pykcl.producer.shard_map import ShardMap
-from pykcl.runtime import Event, Future, Runtime, Task, error_of, in_main_thread
+from pykcl.runtime import Event, Future, Runtime, Task, error_of, in_main_thread, outcome_of
 
 log = logging.getLogger("pykcl.producer")
 
@@ -364,10 +364,9 @@ class Delivery:
                 log.warning("no further thread for the producer error=%s", type(error).__name__)
 
     def _send(self, request: Request) -> None:
-        found: list[Sequence[PutAnswer]] = []
         began = self._measures.clock()
-        error = error_of(lambda: found.append(self._stream.put([parcel.record for parcel in request])))
-        answers = found[0] if found else ()
+        put, error = outcome_of(lambda: self._stream.put([parcel.record for parcel in request]))
+        answers = put or ()
         failure: PyKclError | None = None
         if isinstance(error, PyKclError):
             failure = error
@@ -391,15 +390,11 @@ class Delivery:
         self._sample()
 
     def _list(self) -> None:
-        maps: list[ShardMap] = []
-
-        def list_all() -> None:
+        def list_all() -> ShardMap | None:
             listing = self._stream.list_shards()
-            if listing.complete:
-                maps.append(ShardMap(listing.shards))
+            return ShardMap(listing.shards) if listing.complete else None
 
-        error = error_of(list_all)
-        found = maps[0] if maps else None
+        found, error = outcome_of(list_all)
         trouble = "ListShards did not show all shards."
         if isinstance(error, PyKclError):
             trouble = str(error)
