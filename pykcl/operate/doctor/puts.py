@@ -63,7 +63,8 @@ def throttled_puts(client: Any, stream: str, runtime: Runtime) -> int | None:
         "MetricName": "WriteProvisionedThroughputExceeded",
         "Dimensions": [{"Name": "StreamName", "Value": stream}],
     }
-    query = {"Id": "refused", "MetricStat": {"Metric": metric, "Period": THROTTLED_WITHIN, "Stat": "Sum"}}
+    # By the minute: a longer period that begins before StartTime is left out.
+    query = {"Id": "refused", "MetricStat": {"Metric": metric, "Period": 60, "Stat": "Sum"}}
     request = {
         "MetricDataQueries": [query],
         "StartTime": now - timedelta(seconds=THROTTLED_WITHIN),
