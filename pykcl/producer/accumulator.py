@@ -380,7 +380,10 @@ class Accumulator:
 
     def fail(self, records: Sequence[PendingRecord], error: PyKclError | None) -> list[Outcome]:
         """Give records up; error: None: their time has run out. Where records are ordered, their shards are halted."""
-        outcomes: list[Outcome] = [(record, error or _expired(record)) for record in records]
+        outcomes: list[Outcome] = [
+            (record, _expired(record) if error is None else given_up(error, perhaps_put=record.perhaps_twice))
+            for record in records
+        ]
         if not self._options.ordered or self._map is None:
             return outcomes
         for record in records:
@@ -516,6 +519,21 @@ def _back_off(queue: ShardQueue, now: float, random: Random) -> None:
     pause = min(MAX_PAUSE, FIRST_PAUSE * 2 ** min(queue.failures, 10))
     queue.failures += 1
     queue.blocked_until = now + pause * (0.5 + random.random() / 2)
+
+
+def given_up(error: PyKclError, *, perhaps_put: bool) -> PyKclError:
+    """Return the error of a record that is given up for this one: itself, where the record is not in the stream.
+
+    Where it may be, NotDelivered, as that says so; its `__cause__` is the error.
+    """
+    if not perhaps_put:
+        return error
+    doubt = NotDelivered(
+        f"{error} A request with the record had no answer: it may be in the stream all the same.",
+        perhaps_put=True,
+    )
+    doubt.__cause__ = error
+    return doubt if error.code is None else doubt.about(error.code, error.hint)
 
 
 def _expired(record: PendingRecord) -> NotDelivered:

@@ -18,7 +18,15 @@ from pykcl.errors import BufferFull, InternalError, NotDelivered, PyKclError, Te
 from pykcl.events import Event as EventOfStream
 from pykcl.interfaces import Events, PutStream
 from pykcl.model.new_record import NewRecord, PutAnswer
-from pykcl.producer.accumulator import MAX_RECORDS, Accumulator, Outcome, PendingRecord, PutResult, Request
+from pykcl.producer.accumulator import (
+    MAX_RECORDS,
+    Accumulator,
+    Outcome,
+    PendingRecord,
+    PutResult,
+    Request,
+    given_up,
+)
 from pykcl.producer.measurements import ProducerMeasures
 from pykcl.producer.shard_map import ShardMap
 from pykcl.runtime import Event, Future, Runtime, Task, error_of, in_main_thread, outcome_of
@@ -287,9 +295,11 @@ class Delivery:
             self._is_over = self._takes_no_more = True
             sent = [user for request in self._in_flight for parcel in request for user in parcel.users]
             self._in_flight.clear()
-            left: list[Outcome] = [(record, error or _closed(record, True)) for record in sent]
-            left += [
-                (record, error or _closed(record, record.perhaps_twice)) for record in self._records.drop()
+            doubts = [(record, True) for record in sent]
+            doubts += [(record, record.perhaps_twice) for record in self._records.drop()]
+            left: list[Outcome] = [
+                (record, _closed(record, doubt) if error is None else given_up(error, perhaps_put=doubt))
+                for record, doubt in doubts
             ]
             for one in self._idle:
                 one.set()

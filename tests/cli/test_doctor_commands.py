@@ -185,6 +185,54 @@ def test_a_properties_file_that_multilangd_would_take_is_not_mentioned(aws, tmp_
     assert done.output.rstrip().endswith("Nothing is wrong.")
 
 
+def test_a_program_that_puts_needs_a_stream_alone(aws, tmp_path):
+    done = pykcl("doctor", "--for", "producer", "--stream", "orders", "--compression", "gzip", "-o", "json")
+    told = json.loads(done.output)
+    assert (done.exit_code, told["stream"], told["errors"]) == (0, "orders", 0)
+    assert "application" not in told
+    topics = {one["topic"] for one in told["findings"]}
+    assert topics == {"process", "credentials", "region", "clock", "reach", "stream", "puts", "permissions"}
+    assert {one.service for one in aws.requests} == {"sts", "kinesis", "cloudwatch"}
+
+
+def test_what_a_file_says_of_workers_is_nothing_to_a_program_that_puts(aws, tmp_path):
+    path = tmp_path / "pykcl.toml"
+    path.write_text('application = "orders-app"\nstream = "orders"\nmetrics = "prometheus"\n')
+    bundle = tmp_path / "report.zip"
+    done = pykcl("doctor", "--for", "producer", "-c", str(path), "--bundle", str(bundle))
+    assert done.exit_code == 0
+    assert "2 open shards for 2 MiB" in " ".join(done.output.split())
+    with zipfile.ZipFile(bundle) as opened:
+        report = json.loads(opened.read("pykcl-report/doctor.json"))
+        assert opened.read("pykcl-report/leases.jsonl") == b""
+    assert "puts-ok" in {one["id"] for one in report}
+    assert "orders" not in json.dumps(report)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--for", "producer"], "No stream"),
+        (["--compression", "zstd"], "--compression: only with --for producer."),
+        (
+            ["--for", "producer", "--stream", "s", "--no-lag"],
+            "--no-lag: of workers and their fleet. Drop that, or --for",
+        ),
+        (["--for", "producer", *FLEET, "--failover", "4s"], "--application, --failover: of workers"),
+        (["--for", "producer", "--stream", "s", "--table", "leases", "--no-sample"], "--table, --no-sample"),
+    ],
+)
+def test_the_doctor_refuses_options_of_another_program(arguments, told):
+    done = pykcl("doctor", *arguments)
+    assert done.exit_code == 2
+    assert told in done.output
+
+
+def test_the_file_of_a_daemon_is_none_of_a_program_that_puts(tmp_path):
+    done = pykcl("doctor", "--for", "producer", "-p", properties_file(tmp_path))
+    assert (done.exit_code, "--properties: of workers and their fleet" in done.output) == (2, True)
+
+
 @pytest.mark.parametrize("output", ["table", "wide", "json", "jsonl", "csv"])
 def test_names_out_of_the_table_drive_no_terminal(output, dynamodb):
     put_lease(dynamodb, 0, leaseOwner={"S": HOSTILE})

@@ -231,6 +231,25 @@ def test_the_arguments_of_a_producer_are_those_of_the_page():
     assert named == list(inspect.signature(Producer).parameters)
 
 
+KPL_OPTIONS = """
+    AggregationEnabled AggregationMaxCount AggregationMaxSize CaCertFile CaCertPath CloudwatchEndpoint
+    CloudwatchPort CollectionMaxCount CollectionMaxSize ConnectTimeout CredentialsProvider CredentialsRefreshDelay
+    DaemonHealthCheckTimeoutMs EnableCoreDumps EnableDaemonHealthCheck EnableOldestFutureTracker FailIfThrottled
+    GlueSchemaRegistryConfiguration GlueSchemaRegistryCredentialsProvider GlueSchemaRegistryPropertiesFilePath
+    KinesisEndpoint KinesisPort LogLevel MaxConnections MaxUserRecordSize MetricsCredentialsProvider
+    MetricsGranularity MetricsLevel MetricsNamespace MetricsUploadDelay MinConnections NativeExecutable ProxyHost
+    ProxyPassword ProxyPort ProxyUserName RateLimit RecordMaxBufferedTime RecordTtl Region RequestTimeout
+    ReturnUserRecordOnFailure StsEndpoint StsPort TempDirectory ThreadPoolSize ThreadingModel
+    UserRecordTimeoutInMillis VerifyCertificate addAdditionalMetricsDimension
+"""
+"""What KinesisProducerConfiguration of the KPL 1.0.7 sets and adds."""
+
+
+def test_every_option_of_kpl_has_its_row():
+    rows = table_under("docs/guides/producing.md", "`KinesisProducerConfiguration`")
+    assert sorted(word for row in rows for word in codes(row[0])) == sorted(KPL_OPTIONS.split())
+
+
 @pytest.mark.parametrize(
     ("page", "head"),
     [

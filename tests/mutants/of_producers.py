@@ -55,6 +55,10 @@ def who_has_waited_for_room_is_taken(patch: Patch) -> None:
     patch.replace(Delivery, "offer", make)
 
 
+def a_missing_permission_hides_that_a_record_may_be_there(patch: Patch) -> None:
+    patch.replace(accumulator, "given_up", lambda _: lambda error, *, perhaps_put: error)
+
+
 PRODUCERS = (
     Mutant("M120", "an aggregate counts as put though consumers of its shard drop it", "-",
             (Guarantee.PUT_DELIVERED,), an_aggregate_counts_as_put_in_whatever_shard_it_is, mode=Mode.PRODUCED),
@@ -67,4 +71,6 @@ PRODUCERS = (
             ordered_records_do_not_wait_for_those_in_flight_to_a_shard_that_has_gone, mode=Mode.PRODUCED),
     Mutant("M124", "a put that has waited for room is taken, whether there is room or not", "-",
             (Guarantee.PUT_BOUNDED,), who_has_waited_for_room_is_taken, mode=Mode.PRODUCED),
+    Mutant("M125", "a record may be in the stream, and the missing permission that ends it does not say so", "here",
+            (Guarantee.PUT_COUNTED,), a_missing_permission_hides_that_a_record_may_be_there, mode=Mode.PRODUCED),
 )  # fmt: skip
