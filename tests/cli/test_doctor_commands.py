@@ -350,7 +350,11 @@ def test_terraform_says_the_same_as_json():
         (["--stream", "s"], 2, "No application"),
         (["--application", "a-b"], 2, "No stream"),
         (["--stream", "s", "--for", "operator"], 2, "No application"),
-        (["--stream", "s", "--for", "producer", "--create-table"], 2, "Drop them, or --for producer"),
+        (
+            ["--stream", "s", "--for", "producer", "--create-table"],
+            2,
+            "--create-table: only with --for worker.",
+        ),
         (["--stream", "s", "--for", "producer", "--put"], 2, "--put: only with --for operator"),
         (["--stream", "s", "--for", "producer", "--fan-out", "c"], 2, "--fan-out: only with --for worker or"),
         (
@@ -358,8 +362,20 @@ def test_terraform_says_the_same_as_json():
             2,
             "--dead-letters: only with --for",
         ),
-        (["--application", "a-b", "--stream", "s", "--steer"], 2, "--for operator"),
-        (["--application", "a-b", "--stream", "s", "--for", "operator", "--metrics"], 2, "is of workers"),
+        *(
+            (["--application", "a-b", "--stream", "s", flag], 2, f"{flag}: only with --for operator.")
+            for flag in ("--steer", "--simulate", "--read-metrics")
+        ),
+        (
+            ["--application", "a-b", "--stream", "s", "--for", "operator", "--follow-leader"],
+            2,
+            "--follow-leader: only with --for worker.",
+        ),
+        (
+            ["--application", "a-b", "--stream", "s", "--for", "operator", "--no-metrics"],
+            2,
+            "--metrics: only with --for worker or producer.",
+        ),
         (["--application", "a-b", "--stream", "s", "--account", "12"], 1, "twelve digits"),
         (["--application", "a-b", "--stream", ARN, "--account", "000000000000"], 1, "contradicts"),
     ],
