@@ -312,16 +312,18 @@ class _Gatherer:
 
     def _shards(self, found: StreamFacts, admin: StreamAdmin) -> StreamFacts:
         # By its ARN, as a worker: the requests may then go to other hosts.
-        stream, shards = found.arn or found.name, None
-        with suppress(PyKclError):
+        stream = found.arn or found.name
+        try:
             shards = admin.shards(stream)
-        named = admin.address(stream)
-        page = self._prober.ask("kinesis:ListShards", lambda: self._kinesis.list_shards(**named))
-        if page is None or shards is None:
+        except PyKclError:
+            # Once more, for what AWS says to it.
+            named = admin.address(stream)
+            self._prober.ask("kinesis:ListShards", lambda: self._kinesis.list_shards(**named))
             return found
+        self._prober.note("kinesis:ListShards", None)
         is_open = [shard.shard_id for shard in shards if shard.is_open]
         if is_open:
-            self._read_one(is_open[0], named)
+            self._read_one(is_open[0], admin.address(stream))
         self._listed = tuple(shards)
         ids = frozenset(shard.shard_id for shard in shards)
         return replace(found, shards=ids, open_shards=len(is_open))
