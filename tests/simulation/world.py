@@ -386,7 +386,8 @@ class CheckedFleet(SimulatedFleet):
 
 
 def left_without_user_code(left: Sequence[str], reported: Set[str]) -> list[str]:
-    """Return the threads that a stop has left and that run no user code: only that may keep a stop from ending.
+    """Return the threads that a stop has left and that neither run user code nor wait for it: nothing else may keep a
+    stop from ending.
 
     What reads and delivers runs in threads named after shards. A heartbeat waits for the checkpoint that one of them is
     writing; lanes of a shard, and the event loop, run user code, too. One that the worker reports may end just after.
