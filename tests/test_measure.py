@@ -15,7 +15,7 @@ SIZES = {
     "files of pykcl/": 321,
     "lines of pykcl/": 82_200,
     "lines of the core": 35_150,
-    "lines of tests/": 128_100,
+    "lines of tests/": 128_300,
 }
 """Sizes that may not be exceeded. A change that needs more raises the number here and gives the reason in its message."""
 
