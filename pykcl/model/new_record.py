@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from hashlib import md5
+from typing import NamedTuple
 
 from pykcl.model.shard import hash_key_of
 
@@ -13,13 +13,15 @@ MAX_RECORD_BYTES = 10 * 1024 * 1024
 """Payload and partition key, where the stream takes large records (UpdateMaxRecordSize)."""
 
 
-@dataclass(frozen=True, slots=True)
-class NewRecord:
+class NewRecord(NamedTuple):
     """One record for PutRecords. explicit_hash_key: decimal digits, or None."""
 
-    data: bytes = field(repr=False)
-    partition_key: str = field(repr=False)
+    data: bytes
+    partition_key: str
     explicit_hash_key: str | None = None
+
+    def __repr__(self) -> str:
+        return f"NewRecord(explicit_hash_key={self.explicit_hash_key!r})"
 
     @property
     def size(self) -> int:
@@ -34,8 +36,7 @@ class NewRecord:
         return int.from_bytes(md5(self.partition_key.encode(), usedforsecurity=False).digest(), "big")
 
 
-@dataclass(frozen=True, slots=True)
-class PutAnswer:
+class PutAnswer(NamedTuple):
     """shard_id: of the record; None if it was not put, with the reason `error` (AWS' code)."""
 
     shard_id: str | None
