@@ -13,9 +13,9 @@ REACHED = {
 """What each measure may come to; a change that lowers one lowers it here."""
 SIZES = {
     "files of pykcl/": 321,
-    "lines of pykcl/": 82_050,
-    "lines of the core": 35_250,
-    "lines of tests/": 127_600,
+    "lines of pykcl/": 82_300,
+    "lines of the core": 35_350,
+    "lines of tests/": 127_900,
 }
 """Sizes that may not be exceeded. A change that needs more raises the number here and gives the reason in its message."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from hashlib import md5
 from typing import NamedTuple
 
@@ -33,7 +34,12 @@ class NewRecord(NamedTuple):
         """The hash key by Kinesis' rule: the explicit one, else the MD5 of the UTF-8 partition key."""
         if self.explicit_hash_key is not None:
             return int(self.explicit_hash_key)
-        return int.from_bytes(md5(self.partition_key.encode(), usedforsecurity=False).digest(), "big")
+        return _hash_of(self.partition_key)
+
+
+@lru_cache(maxsize=4096)
+def _hash_of(partition_key: str) -> int:
+    return int.from_bytes(md5(partition_key.encode(), usedforsecurity=False).digest(), "big")
 
 
 class PutAnswer(NamedTuple):

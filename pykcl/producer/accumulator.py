@@ -63,25 +63,30 @@ class PutResult(NamedTuple):
     perhaps_twice: bool
 
 
-@dataclass(slots=True, eq=False)
 class PendingRecord:
-    """A record that is not known to be put. number: of the record, rising. Times are monotonic seconds.
+    """A record that is not known to be put.
 
-    ticket: of whoever waits for the outcome.
+    number: of the record, rising. added_at, expires_at: monotonic seconds. These are set when it is taken.
+    ticket: of whoever waits for the outcome. attempts, perhaps_twice: as in PutResult.
     """
 
-    record: NewRecord
-    number: int
-    added_at: float
-    expires_at: float = inf
-    ticket: Any = None
-    attempts: int = 0
-    perhaps_twice: bool = False
-    hash_key: int = field(init=False)
-    size: int = field(init=False)
+    __slots__ = (
+        "added_at", "attempts", "expires_at", "hash_key", "number", "perhaps_twice", "record", "size", "ticket"
+    )  # fmt: skip
 
-    def __post_init__(self) -> None:
-        self.hash_key, self.size = self.record.hash_key, self.record.size
+    def __init__(
+        self,
+        record: NewRecord,
+        number: int = 0,
+        added_at: float = -inf,
+        expires_at: float = inf,
+        ticket: Any = None,
+    ) -> None:
+        self.record, self.ticket = record, ticket
+        self.number, self.added_at, self.expires_at = number, added_at, expires_at
+        self.attempts, self.perhaps_twice = 0, False
+        # Both are asked for again and again.
+        self.hash_key, self.size = record.hash_key, record.size
 
     @property
     def size_within(self) -> int:
