@@ -22,7 +22,7 @@ from random import Random
 from typing import Any, NamedTuple
 
 from pykcl.errors import NotDelivered, PyKclError, SetupError, Throttled
-from pykcl.model.kpl import aggregate
+from pykcl.model.kpl import packed
 from pykcl.model.new_record import NewRecord, PutAnswer
 from pykcl.model.shard import HashRange
 from pykcl.producer.limits import ShardRate
@@ -47,6 +47,7 @@ _KEY_OVERHEAD = 45
 """Bytes, at most: what an aggregate adds, to its records together, to each of them, and to an explicit hash key."""
 _THROTTLED = "ProvisionedThroughputExceededException"
 _in_order: Callable[[PendingRecord], int] = attrgetter("number")
+_record_of: Callable[[PendingRecord], NewRecord] = attrgetter("record")
 
 
 class PutResult(NamedTuple):
@@ -488,8 +489,7 @@ class Accumulator:
 
 
 def _aggregated(users: Sequence[PendingRecord]) -> NewRecord:
-    given = [(user.record.partition_key, user.record.explicit_hash_key, user.record.data) for user in users]
-    (blob,) = aggregate(given, 2 * ONE_MIB)
+    blob = packed([(key, hash_key, data) for data, key, hash_key in map(_record_of, users)])
     return NewRecord(blob.data, blob.partition_key, blob.explicit_hash_key)
 
 
