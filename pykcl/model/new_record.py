@@ -55,13 +55,14 @@ def why_refused(record: NewRecord, max_bytes: int) -> str | None:
 
     max_bytes: of the largest record that the stream takes.
     """
+    data, key, hash_key = record
     try:
-        size = record.size
+        size = len(data) + len(key.encode())
     except UnicodeEncodeError:
         return "has a partition key that is not Unicode text (a lone surrogate)"
-    if not 1 <= len(record.partition_key) <= MAX_KEY_LENGTH:
-        return f"has a partition key of {len(record.partition_key)} characters; there must be 1 to {MAX_KEY_LENGTH}"
-    if record.explicit_hash_key is not None and hash_key_of(record.explicit_hash_key) is None:
+    if not 1 <= len(key) <= MAX_KEY_LENGTH:
+        return f"has a partition key of {len(key)} characters; there must be 1 to {MAX_KEY_LENGTH}"
+    if hash_key is not None and hash_key_of(hash_key) is None:
         return "has an explicit_hash_key that is not a whole number in 0..2^128-1"
     if size > max_bytes:
         return (

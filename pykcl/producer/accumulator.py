@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
+from itertools import chain, islice
 from math import inf
 from operator import attrgetter
 from random import Random
@@ -47,6 +47,7 @@ _KEY_OVERHEAD = 45
 """Bytes, at most: what an aggregate adds, to its records together, to each of them, and to an explicit hash key."""
 _THROTTLED = "ProvisionedThroughputExceededException"
 _in_order: Callable[[PendingRecord], int] = attrgetter("number")
+_new = tuple.__new__
 _record_of: Callable[[PendingRecord], NewRecord] = attrgetter("record")
 
 
@@ -114,14 +115,24 @@ class ShardQueue:
     in_flight: int = 0
     is_doubted: bool = False
 
-    def push(self, record: PendingRecord) -> None:
-        self.waiting.append(record)
-        self.bytes += record.size
-
     def pop(self) -> PendingRecord:
         record = self.waiting.popleft()
         self.bytes -= record.size
         return record
+
+    def first_of(self, limit: int) -> tuple[tuple[PendingRecord, ...], int]:
+        """Return as many of the first records as an aggregate of `limit` bytes has room for, one at least, and its max
+        size. One alone goes plain."""
+        first = self.waiting[0]
+        joined = first.size_within + _ENVELOPE + first.size - len(first.record.data)
+        count = 1
+        for record in islice(self.waiting, 1, None):
+            joined += record.size_within
+            if joined > limit:
+                joined -= record.size_within
+                break
+            count += 1
+        return tuple(islice(self.waiting, count)), first.size if count == 1 else joined
 
     def push_back(self, records: Iterable[PendingRecord]) -> None:
         """Put records before those that wait. records: in order."""
@@ -130,13 +141,15 @@ class ShardQueue:
             self.bytes += record.size
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Parcel:
-    """One Kinesis record of a request, and its user records. queue: of the shard that it is meant for."""
+    """One Kinesis record of a request, and its user records. queue: of the shard that it is meant for. size: of the
+    record."""
 
     record: NewRecord
     users: tuple[PendingRecord, ...]
     queue: ShardQueue
+    size: int
 
 
 Request = tuple[Parcel, ...]
@@ -186,7 +199,9 @@ class Accumulator:
         """Take a record; return it with an error where its shard is halted."""
         if self._halted and any(keys.first <= record.hash_key <= keys.last for keys in self._halted):
             return [(record, _halted(record))]
-        self._queue_of(record.hash_key, now).push(record)
+        queue = self._queue_of(record.hash_key, now)
+        queue.waiting.append(record)
+        queue.bytes += record.size
         return ()
 
     def urge(self, number: int) -> None:
@@ -212,7 +227,7 @@ class Accumulator:
                 if parcel is None:
                     break
                 parcels.append(parcel)
-                room -= parcel.record.size
+                room -= parcel.size
                 queue.in_flight += 1
                 if self._options.ordered:
                     break
@@ -268,23 +283,23 @@ class Accumulator:
 
     def _pack(self, queue: ShardQueue, room: int, now: float) -> Parcel | None:
         """Take one Kinesis record out of a queue; None if it has no room, or the shard's rate none for it."""
-        users = [queue.pop()]
-        size = users[0].size
+        first = queue.waiting[0]
+        users: tuple[PendingRecord, ...] = (first,)
+        size = first.size
         if self._aggregate and queue.shard_id:
-            joined = users[0].size_within + _ENVELOPE + size - len(users[0].record.data)
-            limit = min(room, self._largest_aggregate(queue, now))
-            while queue.waiting and joined + queue.waiting[0].size_within <= limit:
-                joined += queue.waiting[0].size_within
-                users.append(queue.pop())
-            size = size if len(users) == 1 else joined
+            users, size = queue.first_of(min(room, self._largest_aggregate(queue, now)))
         wait = queue.rate.wait_for(size, now)
         if wait or size > room:
-            queue.push_back(users)
             queue.blocked_until = max(queue.blocked_until, now + wait)
             return None
-        record = users[0].record if len(users) == 1 else _aggregated(users)
-        queue.rate.spend(record.size)
-        return Parcel(record, tuple(users), queue)
+        record = first.record
+        if len(users) > 1:
+            record = _aggregated(users)
+            size = record.size
+        for _ in users:
+            queue.pop()
+        queue.rate.spend(size)
+        return Parcel(record, users, queue, size)
 
     def _largest_aggregate(self, queue: ShardQueue, now: float) -> int:
         """Return its max size. With one record in flight for a shard it must be a large one; never above 1 MiB, which
@@ -313,7 +328,10 @@ class Accumulator:
                     _mark_doubtful(parcel)
             else:
                 parcel.queue.failures = 0
-                outcomes += self._landed(parcel, answer)
+                if self._map is None or answer.shard_id == parcel.queue.shard_id:
+                    outcomes += _delivered(parcel, answer)
+                else:
+                    outcomes += self._landed_elsewhere(parcel, answer, self._map)
         for queue, parcels in refused.items():
             _back_off(queue, now, random)
             outcomes += self._send_again(parcels, now)
@@ -339,14 +357,12 @@ class Accumulator:
             _back_off(queue, now, random)
         return [*self._send_again(request, now), *self._apply_map(now)]
 
-    def _landed(self, parcel: Parcel, answer: PutAnswer) -> list[Outcome]:
+    def _landed_elsewhere(self, parcel: Parcel, answer: PutAnswer, shard_map: ShardMap) -> list[Outcome]:
         shard_id = str(answer.shard_id)
-        if self._map is None or shard_id == parcel.queue.shard_id:
-            return _delivered(parcel, answer)
         self._is_stale = parcel.queue.is_doubted = True
-        if not self._map.knows(shard_id):
+        if not shard_map.knows(shard_id):
             self._unlisted.add(shard_id)
-        if len(parcel.users) == 1 or self._map.holds(shard_id, (user.hash_key for user in parcel.users)):
+        if len(parcel.users) == 1 or shard_map.holds(shard_id, (user.hash_key for user in parcel.users)):
             return _delivered(parcel, answer)
         self._misplaced.append((parcel, answer))
         return []
@@ -494,9 +510,10 @@ def _aggregated(users: Sequence[PendingRecord]) -> NewRecord:
 
 
 def _delivered(parcel: Parcel, answer: PutAnswer) -> list[Outcome]:
-    shard_id, sequence_number = str(answer.shard_id), answer.sequence_number
+    shard_id, _, sequence_number = answer
+    # The constructor of a NamedTuple takes twice as long.
     return [
-        (user, PutResult(shard_id, sequence_number, at, user.attempts, user.perhaps_twice))
+        (user, _new(PutResult, (shard_id, sequence_number, at, user.attempts, user.perhaps_twice)))
         for at, user in enumerate(parcel.users)
     ]
 

@@ -176,9 +176,8 @@ class Delivery:
                 if room is not None:
                     self._blocked.append(room)
                 return False
-            now = self._runtime.monotonic()
             self._number = record.number = self._number + 1
-            record.added_at = now
+            record.added_at = now = self._runtime.monotonic()
             if self._record_ttl != inf:
                 record.expires_at = now + self._record_ttl
             self._bytes += size
@@ -187,8 +186,11 @@ class Delivery:
             self._fresh_bytes += record.size
             self._fresh_records += 1
             is_full = self._fresh_bytes >= self._max_request_bytes or self._fresh_records >= MAX_RECORDS
-            self._have_watched(now if is_full else now + self._linger)
-        self._settle(outcomes)
+            due_at = now if is_full else now + self._linger
+            if due_at < self._wakes_at or not self._idle:
+                self._have_watched(due_at)
+        if outcomes:
+            self._settle(outcomes)
         return True
 
     def wait_no_more(self, room: Flag | None) -> None:
@@ -350,7 +352,10 @@ class Delivery:
         return partial(self._send, request)
 
     def _have_watched(self, due_at: float) -> None:
-        """See to it that a thread without a job checks at this time, or earlier: a request may take long."""
+        """See to it that a thread without a job checks at this time, or earlier: a request may take long.
+
+        Does nothing while an idle thread wakes up earlier.
+        """
         if self._idle:
             if due_at < self._wakes_at:
                 # Until it has checked, nobody else need be woken.

@@ -322,7 +322,10 @@ class ProducerBase:
         if not isinstance(key, str):
             raise RecordRefused(f"partition_key={type(key).__name__} is no text. Do: give a str.")
         hash_key = None if explicit_hash_key is None else str(explicit_hash_key)
-        record = NewRecord(self._compressed(encoded(data, self._serializer)), key, hash_key)
+        content = encoded(data, self._serializer)
+        if self._compressed is not None:
+            content = self._compressed(content)
+        record = NewRecord(content, key, hash_key)
         problem = why_refused(record, self._largest_record)
         if problem is not None:
             raise RecordRefused(
