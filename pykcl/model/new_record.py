@@ -32,13 +32,14 @@ class NewRecord(NamedTuple):
     @property
     def hash_key(self) -> int:
         """The hash key by Kinesis' rule: the explicit one, else the MD5 of the UTF-8 partition key."""
-        if self.explicit_hash_key is not None:
-            return int(self.explicit_hash_key)
-        return _hash_of(self.partition_key)
+        return hash_key_by(self.partition_key, self.explicit_hash_key)
 
 
 @lru_cache(maxsize=4096)
-def _hash_of(partition_key: str) -> int:
+def hash_key_by(partition_key: str, explicit_hash_key: str | None) -> int:
+    """Return the hash key of a record. Keys come again, and an MD5 takes longer than all else about a small record."""
+    if explicit_hash_key is not None:
+        return int(explicit_hash_key)
     return int.from_bytes(md5(partition_key.encode(), usedforsecurity=False).digest(), "big")
 
 

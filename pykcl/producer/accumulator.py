@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 
 from pykcl.errors import NotDelivered, PyKclError, SetupError, Throttled
 from pykcl.model.kpl import packed
-from pykcl.model.new_record import NewRecord, PutAnswer
+from pykcl.model.new_record import NewRecord, PutAnswer, hash_key_by
 from pykcl.model.shard import HashRange
 from pykcl.producer.limits import ShardRate
 from pykcl.producer.shard_map import ShardMap
@@ -88,12 +88,14 @@ class PendingRecord:
         self.number, self.added_at, self.expires_at = number, added_at, expires_at
         self.attempts, self.perhaps_twice = 0, False
         # Both are asked for again and again.
-        self.hash_key, self.size = record.hash_key, record.size
+        data, key, explicit_hash_key = record
+        self.hash_key, self.size = hash_key_by(key, explicit_hash_key), len(data) + len(key.encode())
 
     @property
     def size_within(self) -> int:
         """Bytes that it takes in an aggregate, at most."""
-        return self.size + _OVERHEAD + (_KEY_OVERHEAD if self.record.explicit_hash_key is not None else 0)
+        size = self.size + _OVERHEAD
+        return size if self.record.explicit_hash_key is None else size + _KEY_OVERHEAD
 
 
 Outcome = tuple[PendingRecord, PutResult | PyKclError]
@@ -127,10 +129,10 @@ class ShardQueue:
         joined = first.size_within + _ENVELOPE + first.size - len(first.record.data)
         count = 1
         for record in islice(self.waiting, 1, None):
-            joined += record.size_within
-            if joined > limit:
-                joined -= record.size_within
+            more = joined + record.size_within
+            if more > limit:
                 break
+            joined = more
             count += 1
         return tuple(islice(self.waiting, count)), first.size if count == 1 else joined
 
@@ -296,8 +298,9 @@ class Accumulator:
         if len(users) > 1:
             record = _aggregated(users)
             size = record.size
-        for _ in users:
-            queue.pop()
+        for user in users:
+            queue.waiting.popleft()
+            queue.bytes -= user.size
         queue.rate.spend(size)
         return Parcel(record, users, queue, size)
 
@@ -511,6 +514,9 @@ def _aggregated(users: Sequence[PendingRecord]) -> NewRecord:
 
 def _delivered(parcel: Parcel, answer: PutAnswer) -> list[Outcome]:
     shard_id, _, sequence_number = answer
+    if len(parcel.users) == 1:
+        (user,) = parcel.users
+        return [(user, _new(PutResult, (shard_id, sequence_number, 0, user.attempts, user.perhaps_twice)))]
     # The constructor of a NamedTuple takes twice as long.
     return [
         (user, _new(PutResult, (shard_id, sequence_number, at, user.attempts, user.perhaps_twice)))

@@ -146,10 +146,11 @@ class Delivery:
         with self._lock:
             return self._pending
 
-    def put(self, record: PendingRecord, *, may_wait: bool, timeout: float | None) -> None:
-        """Take a record, as soon as there is room for it. Raises as `offer`, and BufferFull where it may not wait."""
-        if self.offer(record):
-            return
+    def wait_to_put(self, record: PendingRecord, *, may_wait: bool, timeout: float | None) -> None:
+        """Take a record that was offered in vain, as soon as there is room for it.
+
+        Raises as `offer`, and BufferFull where it may not wait.
+        """
         deadline = inf if timeout is None else self._runtime.monotonic() + timeout
         room: Event | None = None
         try:

@@ -318,7 +318,7 @@ class ProducerBase:
     def _new_record(
         self, data: object, partition_key: str | None, explicit_hash_key: int | str | None, ticket: Ticket
     ) -> PendingRecord:
-        key = f"{self._runtime.random().getrandbits(64):016x}" if partition_key is None else partition_key
+        key = self._runtime.random().randbytes(8).hex() if partition_key is None else partition_key
         if not isinstance(key, str):
             raise RecordRefused(f"partition_key={type(key).__name__} is no text. Do: give a str.")
         hash_key = None if explicit_hash_key is None else str(explicit_hash_key)
@@ -427,7 +427,8 @@ class Producer(ProducerBase):
         # Nobody can cancel it: a record that waits to be sent again may be in the stream.
         future: LazyFuture[PutResult] = LazyFuture()
         record = self._new_record(data, partition_key, explicit_hash_key, future)
-        delivery.put(record, may_wait=self._may_wait, timeout=timeout)
+        if not delivery.offer(record):
+            delivery.wait_to_put(record, may_wait=self._may_wait, timeout=timeout)
         return future
 
     def flush(self, timeout: float | None = None) -> None:
