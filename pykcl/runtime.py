@@ -20,7 +20,7 @@ from concurrent import futures
 from pathlib import PurePath
 from queue import Empty, SimpleQueue
 from types import CodeType, FrameType, TracebackType
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, cast
 
 from pykcl.errors import TemporaryError
 
@@ -30,6 +30,8 @@ Key = TypeVar("Key")
 Result = TypeVar("Result")
 
 _one_at_a_time = threading.Lock()
+_making = threading.RLock()
+"""For the parts of a LazyFuture: the handler of a signal may wait for one, too."""
 
 FORKS: list[None] = []
 """One for each fork between the first process and this one."""
@@ -96,6 +98,58 @@ class Task(Protocol):
 
 Thread = threading.Thread
 Future = futures.Future
+
+
+class LazyFuture(futures.Future[Result]):
+    """A future that runs from the start, and has a lock and lists of its own once somebody waits, or adds a callback.
+
+    Most futures of a producer are dropped unasked, and these parts are a kilobyte and a microsecond of each. They are
+    made when a method of the standard library first uses one of them; until then the state below is all there is, under
+    the lock of all such futures.
+    """
+
+    _state = futures._base.RUNNING
+    _result: Result | None = None
+    _exception: BaseException | None = None
+    _is_whole = False
+    __init__ = object.__init__
+
+    def __getattr__(self, name: str) -> Any:
+        if not self._is_whole:
+            with _making:
+                mine = vars(self)
+                for part, value in vars(futures.Future()).items():
+                    if part not in _OF_STATE:
+                        mine.setdefault(part, value)
+                self._is_whole = True
+        return object.__getattribute__(self, name)
+
+    def done(self) -> bool:
+        return self._state == futures._base.FINISHED
+
+    def result(self, timeout: float | None = None) -> Result:
+        # The state is set last.
+        if self._state == futures._base.FINISHED and self._exception is None:
+            return cast(Result, self._result)
+        return super().result(timeout)
+
+
+_OF_STATE = frozenset({"_state", "_result", "_exception"})
+
+
+def resolve_unwatched(
+    results: Iterable[tuple[LazyFuture[Result], Result]],
+) -> list[tuple[LazyFuture[Result], Result]]:
+    """Resolve the futures that nobody waits for or listens to; return the others, which `set_result` has to resolve."""
+    watched: list[tuple[LazyFuture[Result], Result]] = []
+    with _making:
+        for future, result in results:
+            if future._is_whole or future._state == futures._base.FINISHED:
+                watched.append((future, result))
+            else:
+                future._result = result
+                future._state = futures._base.FINISHED
+    return watched
 
 
 class Coroutines:
@@ -213,7 +267,8 @@ _RANDOM = random.Random()  # noqa: S311 - jitter and fair choice, not secrets
 
 def _belong_to_the_fork() -> None:
     """Make anew, in a process that was forked, what a thread of the other one may have locked; and another chance."""
-    global _one_at_a_time  # noqa: PLW0603 - the process's
+    global _one_at_a_time, _making  # noqa: PLW0603 - the process's
+    _making = threading.RLock()
     _one_at_a_time = threading.Lock()
     _COROUTINES.lock = threading.Lock()
     _RANDOM.seed()

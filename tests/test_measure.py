@@ -12,10 +12,10 @@ REACHED = {
 }
 """What each measure may come to; a change that lowers one lowers it here."""
 SIZES = {
-    "files of pykcl/": 321,
-    "lines of pykcl/": 82_200,
-    "lines of the core": 35_150,
-    "lines of tests/": 128_300,
+    "files of pykcl/": 330,
+    "lines of pykcl/": 84_000,
+    "lines of the core": 36_000,
+    "lines of tests/": 130_000,
 }
 """Sizes that may not be exceeded. A change that needs more raises the number here and gives the reason in its message."""
 

@@ -29,12 +29,19 @@ from pykcl.metrics.meter import MetricsSink
 from pykcl.metrics.setup import MetricsPipeline, given_sinks
 from pykcl.model.new_record import MAX_RECORD_BYTES, NewRecord, why_refused
 from pykcl.processor import why_it_runs_nothing
-from pykcl.producer.accumulator import SETUP_PATIENCE, Accumulator, Options, PutResult, max_bytes_for
-from pykcl.producer.delivery import Delivery
+from pykcl.producer.accumulator import (
+    SETUP_PATIENCE,
+    Accumulator,
+    Options,
+    PendingRecord,
+    PutResult,
+    max_bytes_for,
+)
+from pykcl.producer.delivery import Delivery, Ticket
 from pykcl.producer.encode import Compression, compressor_of, encoded
 from pykcl.producer.measurements import ProducerMeasures, PublishingFailures
 from pykcl.producer.shard_map import ShardMap
-from pykcl.runtime import FORKS, Future, Runtime, SystemRuntime, before_threads_end
+from pykcl.runtime import FORKS, Future, LazyFuture, Runtime, SystemRuntime, before_threads_end
 
 log = logging.getLogger("pykcl.producer")
 
@@ -309,19 +316,22 @@ class ProducerBase:
     # -- records ---------------------------------------------------------------------------------------------------
 
     def _new_record(
-        self, data: object, partition_key: str | None, explicit_hash_key: int | str | None
-    ) -> NewRecord:
-        key = f"{self._runtime.random().getrandbits(64):016x}" if partition_key is None else partition_key
+        self, data: object, partition_key: str | None, explicit_hash_key: int | str | None, ticket: Ticket
+    ) -> PendingRecord:
+        key = self._runtime.random().randbytes(8).hex() if partition_key is None else partition_key
         if not isinstance(key, str):
             raise RecordRefused(f"partition_key={type(key).__name__} is no text. Do: give a str.")
         hash_key = None if explicit_hash_key is None else str(explicit_hash_key)
-        record = NewRecord(self._compressed(encoded(data, self._serializer)), key, hash_key)
+        content = encoded(data, self._serializer)
+        if self._compressed is not None:
+            content = self._compressed(content)
+        record = NewRecord(content, key, hash_key)
         problem = why_refused(record, self._largest_record)
         if problem is not None:
             raise RecordRefused(
                 f"The record {problem}. It was not put, and no other one is affected. Do: change it."
             )
-        return record
+        return PendingRecord(record, ticket=ticket)
 
     def _end_flush(self, delivery: Delivery, timeout: float | None, *, is_done: bool) -> None:
         self._raise_failures(delivery)
@@ -414,8 +424,12 @@ class Producer(ProducerBase):
         MemoryError and PyKclError of the serializer as they are.
         """
         delivery = self._own_delivery()
-        record = self._new_record(data, partition_key, explicit_hash_key)
-        return delivery.put(record, may_wait=self._may_wait, timeout=timeout)
+        # Nobody can cancel it: a record that waits to be sent again may be in the stream.
+        future: LazyFuture[PutResult] = LazyFuture()
+        record = self._new_record(data, partition_key, explicit_hash_key, future)
+        if not delivery.offer(record):
+            delivery.wait_to_put(record, may_wait=self._may_wait, timeout=timeout)
+        return future
 
     def flush(self, timeout: float | None = None) -> None:
         """Return once all records put so far are in the stream.
