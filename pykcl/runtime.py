@@ -20,7 +20,7 @@ from concurrent import futures
 from pathlib import PurePath
 from queue import Empty, SimpleQueue
 from types import CodeType, FrameType, TracebackType
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any, NoReturn, Protocol, TypeVar, cast
 
 from pykcl.errors import TemporaryError
 
@@ -116,13 +116,16 @@ class LazyFuture(futures.Future[Result]):
 
     def __getattr__(self, name: str) -> Any:
         if not self._is_whole:
+            parts = {part: value for part, value in vars(futures.Future()).items() if part not in _OF_STATE}
             with _making:
-                mine = vars(self)
-                for part, value in vars(futures.Future()).items():
-                    if part not in _OF_STATE:
-                        mine.setdefault(part, value)
-                self._is_whole = True
+                if not self._is_whole:
+                    # In one step: 1) Ctrl-C comes between two parts; 2) who asks again waits with a lock that
+                    # nobody notifies.
+                    vars(self).update(parts, _is_whole=True)
         return object.__getattribute__(self, name)
+
+    def __reduce_ex__(self, protocol: Any) -> NoReturn:
+        raise TypeError(f"cannot pickle or copy a {type(self).__name__}: its copy would never be done")
 
     def done(self) -> bool:
         return self._state == futures._base.FINISHED
@@ -131,7 +134,10 @@ class LazyFuture(futures.Future[Result]):
         # The state is set last.
         if self._state == futures._base.FINISHED and self._exception is None:
             return cast(Result, self._result)
-        return super().result(timeout)
+        try:
+            return super().result(timeout)
+        finally:
+            del self  # the traceback of an error holds this frame: no cycle
 
 
 _OF_STATE = frozenset({"_state", "_result", "_exception"})

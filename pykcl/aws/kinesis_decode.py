@@ -268,10 +268,11 @@ def put_entry(record: NewRecord) -> dict[str, Any]:
 def put_answers(answer: Mapping[str, Any], count: int) -> list[PutAnswer]:
     """The answer of PutRecords for each of `count` records, in order. Raises AnswerRefused for another number."""
     listed = answer.get("Records")
-    entries = [entry for entry in listed if isinstance(entry, dict)] if isinstance(listed, list) else []
-    if len(entries) != count:
+    entries = listed if isinstance(listed, list) else []
+    readable = sum(isinstance(entry, dict) for entry in entries)
+    if not len(entries) == readable == count:
         raise AnswerRefused(
-            f"PutRecords of {count} records answered for {len(entries)}: it is unknown which were put."
+            f"PutRecords of {count} records answered for {readable}: it is unknown which were put."
         )
     return [_put_answer(entry) for entry in entries]
 

@@ -30,7 +30,6 @@ from pykcl.producer.measurements import ProducerMeasures
 from pykcl.producer.shard_map import ShardMap
 from pykcl.runtime import (
     Event,
-    Future,
     LazyFuture,
     Runtime,
     Task,
@@ -480,7 +479,7 @@ class Delivery:
             self._pending -= len(outcomes)
             for flush in self._flushes:
                 flush.left -= sum([pending.number <= flush.number for pending, _ in outcomes])
-                if not flush.left:
+                if flush.left <= 0:
                     flush.done.set()
             self._unblock()
         if interrupt is not None:

@@ -10,7 +10,7 @@ from math import inf
 from types import TracebackType
 from typing import Any, ClassVar, Literal, Self
 
-from pykcl.config import Config
+from pykcl.config import Config, HttpTransport
 from pykcl.errors import (
     ConfigError,
     FlushTimedOut,
@@ -103,6 +103,7 @@ class ProducerBase:
         region: str | None = None,
         session: Any = None,
         clients: Mapping[str, Any] | None = None,
+        http_transport: HttpTransport = "auto",
     ) -> None:
         """stream: name or ARN. aggregate: pack small records into KPL aggregates. ordered: keep the order of `put` for
         each partition key. linger: seconds that a record waits for others.
@@ -115,6 +116,7 @@ class ProducerBase:
         on_failure: called with each record that is given up, and the error, in the thread that does it; must not wait.
         metrics: "none", or "cloudwatch", "prometheus", "otel", several with commas between; metrics_level: "DETAILED"
         has those of each shard, too; metrics_namespace: of CloudWatch; metrics_sinks: of the program's own.
+        http_transport: as in Config. What is registered at a client counts if that was done before the start.
         Raises ConfigError.
         """
         _refuse_other_values(
@@ -122,7 +124,7 @@ class ProducerBase:
         )  # fmt: skip
         self._config = Config(
             application="pykcl-producer", stream=stream, region=region, metrics=metrics, metrics_level=metrics_level,
-            metrics_namespace=metrics_namespace or PRODUCER_NAMESPACE,
+            metrics_namespace=metrics_namespace or PRODUCER_NAMESPACE, http_transport=http_transport,
         )  # fmt: skip
         self._aggregate, self._ordered = aggregate, ordered
         self._linger, self._rate_limit = linger, rate_limit
@@ -321,6 +323,8 @@ class ProducerBase:
         key = self._runtime.random().randbytes(8).hex() if partition_key is None else partition_key
         if not isinstance(key, str):
             raise RecordRefused(f"partition_key={type(key).__name__} is no text. Do: give a str.")
+        if type(key) is not str:
+            key = str.__str__(key)  # a class that compares otherwise would share hash keys
         hash_key = None if explicit_hash_key is None else str(explicit_hash_key)
         content = encoded(data, self._serializer)
         if self._compressed is not None:

@@ -88,8 +88,7 @@ PUSHES = (
             only=frozenset({"F18.stop"}), mode=Mode.PUSHED),
     Mutant("M113", "a shard is subscribed to again behind what was received, not what was delivered", "-",
             (), subscribed_behind_what_was_received,
-            tests=("tests/worker/test_push_reader.py::"
-                   "test_an_event_that_was_received_and_not_delivered_comes_again_in_the_next_subscription",)),
+            tests=("tests/worker/test_reader_conformance.py::test_what_was_not_finished_comes_again",)),
     Mutant("M114", "a subscription that says nothing passes for one of an idle shard", "redpanda connect",
             (Guarantee.ALL_DELIVERED,), silence_passes_for_an_idle_shard,
             only=frozenset({"F10.slow"}), mode=Mode.PUSHED),

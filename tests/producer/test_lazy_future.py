@@ -1,7 +1,12 @@
 """The future of a record is one of the standard library's, whoever asks it, and when."""
 
 import asyncio
+import copy
+import gc
+import pickle
 import threading
+import weakref
+from concurrent import futures
 from concurrent.futures import (
     ALL_COMPLETED,
     FIRST_COMPLETED,
@@ -11,6 +16,7 @@ from concurrent.futures import (
     as_completed,
     wait,
 )
+from contextlib import suppress
 
 import pytest
 
@@ -153,3 +159,42 @@ def test_no_wait_is_lost_however_threads_meet(ask):
         thread.join()
     assert [future.result() for future in futures] == list(range(500))
     assert len(called) == 1000
+
+
+@pytest.mark.parametrize("how", [pickle.dumps, copy.copy, copy.deepcopy])
+def test_a_future_is_not_copied_as_its_copy_would_never_be_done(how):
+    with pytest.raises(TypeError, match="cannot pickle"):
+        how(LazyFuture())
+
+
+def test_who_is_interrupted_while_the_parts_are_made_can_ask_again(monkeypatch):
+    """1) Ctrl-C comes while a first wait makes the lock; 2) the program asks once more; 3) that wait must be notified."""
+    future, made = LazyFuture(), []
+
+    class Interrupting(Future):
+        def __init__(self):
+            super().__init__()
+            made.append(self)
+            if len(made) == 1:
+                raise KeyboardInterrupt
+
+    monkeypatch.setattr(futures, "Future", Interrupting)
+    with pytest.raises(KeyboardInterrupt):
+        future.result(0)
+    thread = in_a_thread(lambda: resolved(future, 7))
+    assert future.result(10) == 7
+    thread.join()
+
+
+def test_a_future_that_raises_leaves_no_cycle():
+    future = LazyFuture()
+    future.set_exception(ValueError())
+    seen = weakref.ref(future)
+    gc.disable()
+    try:
+        with suppress(ValueError):
+            future.result()
+        del future
+        assert seen() is None
+    finally:
+        gc.enable()

@@ -99,7 +99,7 @@ def test_errors_are_sorted_as_over_boto3(server, answer, error):
     "body",
     [
         b"", b"no JSON", b"[]", b"{}", b'{"Records": {}}', {"Records": ENTRIES[:2]}, {"Records": [*ENTRIES[:2], None]},
-        {"Records": [*ENTRIES[:2], []]},
+        {"Records": [*ENTRIES[:2], []]}, {"Records": [*ENTRIES, None]},
     ],
 )  # fmt: skip
 def test_an_answer_that_does_not_say_what_became_of_each_record_is_none(server, body):
@@ -118,7 +118,7 @@ def test_an_answer_that_does_not_say_what_became_of_each_record_is_none(server, 
 )
 def test_a_request_without_a_whole_answer_is_sent_once(server, answer):
     """Its records may be in the stream: whoever sends them again has to say that they may be there twice."""
-    stream = stream_over(server, read_timeout=0.2)
+    stream = stream_over(server, read_timeout=2)
     server.say(answer, PUT)
     with pytest.raises(TemporaryError) as found:
         stream.put(RECORDS)
