@@ -124,6 +124,16 @@ def test_an_owner_that_dynamodb_does_not_answer_reports_it_afterwards(table):
     assert table.broken is Guarantee.NO_FALSE_ALARM
 
 
+@pytest.mark.parametrize(("deleted", "guarantee"), [("parent", None), ("child", Guarantee.NO_FALSE_ALARM)])
+def test_whose_row_is_deleted_before_it_was_answered_owes_no_report(table, deleted, guarantee):
+    table.edit("4")
+    table.write("2")
+    table.edits.deleted(deleted)
+    NOW[0] += 5
+    table.edits.poll()
+    assert table.broken is guarantee
+
+
 def test_a_dead_owner_owes_no_report(table):
     table.edit("4")
     table.write("2")
