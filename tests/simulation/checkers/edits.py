@@ -62,7 +62,7 @@ def _meaning(
     of_owner: bool,
     of_beginner: bool,
     is_held: bool,
-    had_it: bool = True,
+    had_it: bool,
 ) -> _Meaning:
     """Return the meaning of the next write of an edited row.
 
