@@ -16,7 +16,7 @@ from pykcl.metrics.catalog import MetricsLevel, metrics_problem, parts
 from pykcl.model.checkpoint import StartPosition
 from pykcl.model.dead_letter import Address
 from pykcl.model.shard import STREAM_ARN, consumer_problem
-from pykcl.times import start_position
+from pykcl.times import format_time, millis_of, start_position
 
 CheckpointMode = Literal["auto", "interval", "manual", "ack"]
 OnError = Literal["retry", "skip", "raise"]
@@ -56,6 +56,9 @@ class Config:
     """Unique per process; by default host:pid:random."""
     initial_position: str | datetime = "LATEST"
     """Where an application without leases starts: "LATEST", "TRIM_HORIZON", an aware datetime or ISO 8601 text."""
+    until: str | datetime | None = None
+    """Where the run ends by itself: an aware datetime or ISO 8601 text. Records that arrived earlier are delivered, and
+    a worker stops once every shard was read so far. The lease table is of this run alone. None: the run has no end."""
     checkpoint_mode: CheckpointMode = "auto"
     """"auto": after each batch that returned normally; "interval": the same, at most every checkpoint_interval;
     "manual": only when the processor says so; "ack": behind the records that `batch.ack` has settled without a gap."""
@@ -199,7 +202,7 @@ class Config:
             problem = consumer_problem(self.consumer, self.application, self.stream)
         if problem:
             raise ConfigError(problem)
-        start_position(self.initial_position)
+        _check_end(self)
 
     @property
     def table(self) -> str:
@@ -227,6 +230,11 @@ class Config:
     def start_position(self) -> StartPosition:
         """`initial_position` as a value."""
         return start_position(self.initial_position)
+
+    @property
+    def until_millis(self) -> int | None:
+        """`until` as epoch milliseconds; None: the run has no end."""
+        return None if self.until is None else millis_of("until", self.until)
 
     @property
     def metrics_sinks(self) -> tuple[str, ...]:
@@ -463,6 +471,23 @@ def _check_choices(config: Config) -> None:
             f"processor_timeout={config.processor_timeout} is shorter than "
             f"processor_warn_after={config.processor_warn_after}: the warning would never come. Lower the latter."
         )
+
+
+def _check_end(config: Config) -> None:
+    start, until = config.start_position, config.until_millis
+    if until is None:
+        return
+    if start.at_millis is not None and start.at_millis >= until:
+        raise ConfigError(
+            f"until={format_time(until)} is not after initial_position={format_time(start.at_millis)}: no record lies "
+            "between them. Say a later end or an earlier start."
+        )
+    for name, value, allowed, why in (
+        ("retrieval", config.retrieval, ("polling",), "pushed records do not show that a shard has no more"),
+        ("fleet_mode", config.fleet_mode, ("auto", "2x"), "workers of Java would read on"),
+    ):
+        if value not in allowed:
+            raise ConfigError(f"{name}={value!r} contradicts until: {why}. Drop one of them.")
 
 
 _POLICIES = ("max_attempts", "max_record_age", "dead_letters")

@@ -12,10 +12,10 @@ REACHED = {
 }
 """What each measure may come to; a change that lowers one lowers it here."""
 SIZES = {
-    "files of pykcl/": 320,
-    "lines of pykcl/": 81_900,
-    "lines of the core": 35_150,
-    "lines of tests/": 127_500,
+    "files of pykcl/": 321,
+    "lines of pykcl/": 82_200,
+    "lines of the core": 35_400,
+    "lines of tests/": 127_800,
 }
 """Sizes that may not be exceeded. A change that needs more raises the number here and gives the reason in its message."""
 

@@ -54,6 +54,7 @@ class PykclMetadata:
     latest_done: the first sequence number that the row had after that start, as far as pykcl wrote or saw it. From then
     on `latest_from` is history: LATEST set later means the time at which that is read.
     consumer: name of the consumer by which that worker reads, with enhanced fan-out; for whoever operates the fleet.
+    until: end of the run that the lease belongs to, epoch milliseconds; None for a run without an end.
     extra: keys of later versions, kept as they are.
     """
 
@@ -68,6 +69,7 @@ class PykclMetadata:
     standstill: Standstill | None = None
     latest_done: str | None = None
     consumer: str | None = None
+    until: int | None = None
 
     def after(self, position: Checkpoint) -> PykclMetadata:
         """Return what the note says once the row has this position."""
@@ -197,12 +199,13 @@ def metadata_for(
     now_millis: int,
     failover_time: float,
     consumer: str | None = None,
+    until: int | None = None,
 ) -> PykclMetadata:
     """The private attribute for a row that the worker `owner` creates or takes.
 
     now_millis: Kinesis' clock, epoch milliseconds. A lease at LATEST counts from then on, unless it has a time of a
     start whose first checkpoint is still to come; another time stays, and so do keys of later versions and a
-    standstill that counts. failover_time: of that worker, in seconds. consumer: as in `PykclMetadata`.
+    standstill that counts. failover_time: of that worker, in seconds. consumer, until: as in `PykclMetadata`.
 
     1) An application starts at LATEST, and reads for days; 2) an operator skips its backlog, and writes LATEST into
     the row; 3) by the time of step 1 all that was to be skipped would come again, and more.
@@ -223,6 +226,7 @@ def metadata_for(
         standstill=lease.standstill,
         latest_done=latest_done,
         consumer=consumer,
+        until=until,
     )
 
 

@@ -94,6 +94,7 @@ _METADATA_NAMES = (
     "failoverMillis",
     "latestDone",
     "consumer",
+    "until",
 )
 _STANDSTILL = "standstill"
 MAX_CAUSE = 200
@@ -190,6 +191,7 @@ def _metadata_map(metadata: PykclMetadata) -> dict[str, AttributeValue]:
         metadata.failover_millis,
         metadata.latest_done,
         metadata.consumer,
+        metadata.until,
     )
     written: dict[str, AttributeValue] = {
         name: {"N": str(one)} if isinstance(one, int) else {"S": one}
@@ -443,6 +445,7 @@ def _metadata_without_standstill(content: Mapping[str, AttributeValue]) -> Pykcl
         _short(_digits_of(get("failoverMillis")), _MAX_TIME_DIGITS),
         _short(_text_of(get("latestDone")), MAX_NAME),
         _short(_text_of(get("consumer")), MAX_NAME),
+        _short(_digits_of(get("until")), _MAX_TIME_DIGITS),
     )
     if len(content) == len(texts) - texts.count(None):
         return _metadata_from(*texts)
@@ -466,6 +469,7 @@ def _metadata_from(
     failover_millis: str | None,
     latest_done: str | None,
     consumer: str | None,
+    until: str | None,
 ) -> PykclMetadata:
     """Remembered, because all leases of one worker carry the same metadata."""
     return PykclMetadata(
@@ -478,4 +482,5 @@ def _metadata_from(
         failover_millis=None if failover_millis is None else int(failover_millis),
         latest_done=latest_done,
         consumer=consumer,
+        until=None if until is None else int(until),
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from pykcl.config import Config
@@ -10,10 +10,12 @@ from pykcl.errors import FatalError, PyKclError, SetupError
 from pykcl.interfaces import DeadLetterDestination, Events, LeaseTable, Stream
 from pykcl.metrics.host_cpu import HostCpu
 from pykcl.metrics.meter import Meter
-from pykcl.model.lease import Lease, PykclMetadata, metadata_for
+from pykcl.model.lease import Lease, PykclMetadata, Row, metadata_for
 from pykcl.model.shard import consumer_name
+from pykcl.planning.run_end import end_of, row_of_another_run
 from pykcl.processor import ProcessorFactory
 from pykcl.runtime import Event, Runtime
+from pykcl.times import format_time
 from pykcl.worker.failure_tracker import FailureTracker
 from pykcl.worker.fan_out_consumer import FanOutConsumer
 from pykcl.worker.fleet_monitor import FleetMonitor
@@ -28,7 +30,8 @@ from pykcl.worker.threads import Helpers
 class Context:
     """Made once by Worker.
 
-    on_fatal: called with an error that the whole worker must stop for. initialized: set once a first round worked, and
+    on_fatal: called with an error that the whole worker must stop for. on_run_over: called when a run that ends by
+    itself has come to its end. initialized: set once a first round worked, and
     whatever was taken in it is read; see `Readiness`. has_taken, has_read: set once a lease was taken or a shard read,
     by any thread. Each is proof that it can work: see `must_stop`. dead_letters: None: given-up records are discarded.
     consumer: None: records are read by polls.
@@ -53,6 +56,7 @@ class Context:
     idle_poller: IdleShardPoller
     processor: ProcessorFactory
     on_fatal: Callable[[Exception], None]
+    on_run_over: Callable[[], None]
     initialized: Event
     has_taken: Event
     has_read: Event
@@ -72,6 +76,24 @@ class Context:
             return True
         return isinstance(error, SetupError) and not (self.initialized.is_set() or proof.is_set())
 
+    def refuse_other_runs(self, rows: Iterable[Row]) -> None:
+        """Raise FatalError if the lease table has rows of a run with another end, or of one without an end."""
+        config, row = self.config, row_of_another_run(rows, self.config.until_millis)
+        if row is None:
+            return
+        what = f"its row {row.key!r} is of an application whose run has no end"
+        if not isinstance(row, Lease):
+            what = f"its row {row.key!r} is no lease of pykcl"
+        elif (end := end_of(row)) != config.until_millis and end is not None:
+            what = f"its row {row.key!r} is of a run until {format_time(end)}"
+        elif config.until is not None and end is not None:
+            what = f"its row {row.key!r} has the owner {row.owner!r}, which is no worker of pykcl"
+        do = "leave out until, or give this run an application of its own"
+        raise FatalError(
+            f"Table {config.table!r} is not of this run: {what}. This worker has changed nothing of it. Do: "
+            f"{do if config.until is not None else 'give this application a table of its own'}."
+        )
+
     def metadata_for(self, lease: Lease) -> PykclMetadata:
         """The private attribute for a row this worker creates or takes."""
         return metadata_for(
@@ -83,4 +105,5 @@ class Context:
             now_millis=self.stream.server_time_millis(),
             failover_time=self.config.failover_time,
             consumer=consumer_name(self.config.consumer, self.config.application) if self.consumer else None,
+            until=self.config.until_millis,
         )

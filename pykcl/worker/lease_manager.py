@@ -12,6 +12,7 @@ from pykcl.planning.lease_assignment import Acquisition, Fleet, still_awaited
 from pykcl.planning.lease_view import LeaseView
 from pykcl.planning.lifecycle import State
 from pykcl.planning.read_schedule import backoff
+from pykcl.planning.run_end import is_over
 from pykcl.runtime import Task
 from pykcl.status import Activity
 from pykcl.worker.context import Context
@@ -149,6 +150,8 @@ class LeaseManager:
                 self._view, self._sync.shards, holds_lock=holds_lock
             ):
                 self._sync.list_at_once()
+        if self._is_run_over(listing, now):
+            self._context.on_run_over()
         if self._context.fleet.follows:
             self._follow(has_scanned=is_scan_due)
         elif self._membership.is_member:
@@ -158,6 +161,19 @@ class LeaseManager:
         self.readiness.update(self._view, workers, start_is_unfinished=self._sync.start_is_unfinished)
         next_at = min(self._scanner.next_at, self._sync.next_listing, self._next_query, now + 1.0)
         return max(0.01, next_at - self._context.runtime.monotonic())
+
+    def _is_run_over(self, listing: ShardListing | None, now: float) -> bool:
+        """True once a run that ends by itself has read every shard so far. Asks for a listing where that seems so.
+
+        A shard that no listing has yet is a child: of a shard that was read to its own end, and then it got its lease
+        before that was written; or of one that is finished, and then it was made after the end of the run.
+        """
+        if self._context.config.until is None or not is_over(self._view.leases) or self._view.unreadable:
+            return False
+        if listing is None:
+            self._sync.list_at_once()
+            return False
+        return not self._sync.is_needed(listing, now)
 
     @property
     def _view(self) -> LeaseView:
@@ -186,6 +202,9 @@ class LeaseManager:
         self.pulse.beat()
         before = self._view
         rows = self._scanner.scan_all(consistent=consistent)
+        if context.config.until is not None:
+            # 1) Two runs begin in a table without rows; 2) each would take the rows of the other for its own.
+            context.refuse_other_runs(rows)
         self._leader.scanned(rows)
         context.fleet.observe(rows, self._view)
         self._sync.scanned(before)
@@ -278,7 +297,10 @@ class LeaseManager:
             self._scanner.busy()
         else:
             mine = busy | {lease.key for lease in self._view.leases.values() if lease.is_ended}
-            if busy and room <= 1:  # else it may be the only one who can take anything
+            # A run with an end is over when another worker has ended the last lease: it must be seen soon.
+            if (
+                busy and room <= 1 and config.until is None
+            ):  # else it may be the only one who can take anything
                 self._scanner.calm(has_all=mine >= self._view.leases.keys())
         for plan in self._in_turn(plans):
             self._start_worker(plan)

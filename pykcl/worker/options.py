@@ -58,6 +58,7 @@ class AppOptions(_Around, total=False):
     region: str | None
     worker_id: str | None
     initial_position: str | datetime
+    until: str | datetime | None
     checkpoint_mode: CheckpointMode
     checkpoint_interval: float
     max_unacked: int

@@ -17,6 +17,7 @@ from pykcl.model.record import Record
 from pykcl.model.shard import HashRange
 from pykcl.planning.read_schedule import ALWAYS_KEPT_MILLIS, min_doubtful_gap
 from pykcl.planning.read_schedule import is_near as is_near_trimming
+from pykcl.planning.run_end import records_before
 from pykcl.worker.context import Context
 from pykcl.worker.stream_identity import denied_once
 
@@ -91,6 +92,7 @@ class ReadingPlace:
         self._doubtful: _DoubtfulPage | None = None
         self._absence = Absence()
         self._is_near = False
+        self._until = context.config.until_millis
 
     @property
     def start(self) -> ReadFrom:
@@ -164,10 +166,10 @@ class ReadingPlace:
         return True
 
     def batches(self, fetched: Fetched) -> Iterator[Sequence[Record]]:
-        """The user records of a page, in batches."""
+        """The user records of a page that the run is to deliver, in batches."""
         config = self._context.config
         return batches_of(
-            fetched.records,
+            fetched.records if self._until is None else records_before(fetched.records, self._until),
             config.batch_size or config.max_records,
             self._hash_range,
             after=self.after,

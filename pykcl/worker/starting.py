@@ -47,6 +47,7 @@ class Start:
     held: HeldLeases
     processor: ProcessorFactory
     on_fatal: Callable[[Exception], None]
+    on_run_over: Callable[[], None]
     pulse: ThreadHeartbeat
     stop_asked: Event
     cpu: HostCpu
@@ -97,6 +98,7 @@ class Start:
             ),
             processor=self.processor,
             on_fatal=self.on_fatal,
+            on_run_over=self.on_run_over,
             initialized=runtime.event(),
             has_taken=runtime.event(),
             has_read=runtime.event(),
@@ -108,6 +110,7 @@ class Start:
         if scan is None:
             return None
         context.identity.refuse_foreign_leases(scan.rows)
+        context.refuse_other_runs(scan.rows)
         context.fleet.join(scan.rows)
         return context
 
