@@ -7,6 +7,7 @@ import pytest
 
 from pykcl.config import Config
 from pykcl.errors import ConfigError, FatalError
+from pykcl.handlers.functions import Context, handler
 from pykcl.model.checkpoint import AT_SHARD_END
 from pykcl.model.kpl import aggregate
 from pykcl.model.record import Record
@@ -192,6 +193,26 @@ def test_a_run_whose_end_is_to_come_waits_for_it_and_ends_soon_after(new_fleet):
     assert not worker.join(0.0)
     fleet.wait(lambda: worker.join(0.0), 60.0)
     assert 65.0 <= fleet.simulation.now - BEGAN <= 75.0
+
+
+@pytest.mark.parametrize("until", [time_at(50), None])
+def test_a_processor_and_a_function_hear_whether_it_is_a_replay(new_fleet, until):
+    fleet, heard = new_fleet(shards=1), []
+
+    @handler
+    def on_order(record, context: Context):
+        heard.append(context.is_replay)
+
+    class Asking(RecordingProcessor):
+        def initialize(self, init):
+            super().initialize(init)
+            heard.append(init.is_replay)
+
+    fleet.put(1)
+    fleet.start("w1", until=until, processor=on_order)
+    fleet.start("w2", until=until, table_name="other", processor=lambda: Asking("w2", fleet.ledger))
+    fleet.wait(lambda: len(heard) == 2)
+    assert heard == [until is not None] * 2
 
 
 def test_an_empty_stream_ends_at_once(new_fleet):
