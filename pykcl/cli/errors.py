@@ -24,8 +24,8 @@ class ExitCode(IntEnum):
     USAGE = 2, "An option or argument is wrong or missing."
     FINDING = 3, "A threshold was exceeded, or doctor found an error."
     REFUSED = 5, "The change was refused because it is not safe now."
-    CRASHED = 70, "run, multilangd: the worker or its program crashed."
-    MISCONFIGURED = 78, "run, multilangd: the configuration or an AWS resource is wrong."
+    CRASHED = 70, "run, replay, multilangd: the worker or its program crashed."
+    MISCONFIGURED = 78, "run, replay, multilangd: the configuration or an AWS resource is wrong."
 
     def __new__(cls, code: int, meaning: str) -> ExitCode:
         member = int.__new__(cls, code)

@@ -106,12 +106,16 @@ class Processes:
             return settings
         return replace(settings, config=replace(settings.config, worker_id=self.member.worker_id))
 
+    def with_arguments(self, *more: str) -> Processes:
+        """Return the same, where each process gets these arguments behind the others."""
+        return replace(self, arguments=(*self.arguments, *more))
+
     def run(self, config: Config, service: Service) -> int:
         """Run as the parent, and return the exit code. Raises ConfigError and SetupError."""
         if self.count is None:
             raise ValueError("no count of processes")
         worker_id = config.worker_id or f"{socket.gethostname()}:{os.getpid()}:{SystemRuntime().token()}"
-        parent = Parent(self.count, worker_id, self.arguments)
+        parent = Parent(self.count, worker_id, self.arguments, ends_by_itself=config.until is not None)
         with service.watching_over(parent):
             return parent.run()
 
@@ -120,9 +124,13 @@ class Parent:
     """Start the processes, replace those that crash, and stop all together.
 
     arguments: of `pykcl`, the verb first. The worker of process N is `worker_id`-N, whenever it is started.
+    ends_by_itself: a process that ends without an error has come to the end of the run, and all others do so, too.
     """
 
-    def __init__(self, count: int, worker_id: str, arguments: Sequence[str]) -> None:
+    def __init__(
+        self, count: int, worker_id: str, arguments: Sequence[str], *, ends_by_itself: bool = False
+    ) -> None:
+        self._ends_by_itself = ends_by_itself
         self._slots = [Slot(number, f"{worker_id}-{number}", arguments) for number in range(1, count + 1)]
         self.signals = StopSignals()
         # Around everything of the slots; notified when one of them may have answered.
@@ -190,6 +198,9 @@ class Parent:
             if slot.had_worker and code != 0 and self._code == 0:
                 self._code = exit_code_of(code)
             log.info("process ended process=%d code=%d", slot.number, code)
+        elif code == 0 and self._ends_by_itself:
+            log.info("process ended process=%d code=0: the run is over", slot.number)
+            self._is_ending = True
         elif is_final(code, had_worker=slot.had_worker, ever_worked=self._ever_worked):
             log.error(
                 "process ended process=%d code=%d: a new one would end in the same way", slot.number, code

@@ -1,0 +1,185 @@
+"""`pykcl replay`: it delivers what arrived in a range of time, ends by itself, and says what it did."""
+
+import re
+import signal
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from service_kit import Service
+
+from pykcl.cli.replay import Count, Course, Tally, seconds_left, table_of
+from pykcl.cli.supervisor import Parent
+from pykcl.metrics import catalog
+from pykcl.status import LeaseStatus, WorkerStatus
+
+PROGRAM = """
+import os
+from pykcl import RecordProcessor
+
+class Orders(RecordProcessor):
+    def process_records(self, batch):
+        for record in batch:
+            os.write(1, b"processed " + record.data + b"\\n")
+"""
+BEFORE = [f"order {number}" for number in range(20)]
+LATER = ["late 1", "late 2"]
+GUARD = 300
+
+
+class Run(Service):
+    def __init__(self, folder, aws, *arguments, verb="replay", app="orders-backfill"):
+        flags = ("--app", app, "--stream", "orders", "program:Orders")
+        super().__init__(folder, aws, verb, *flags, *arguments, program=PROGRAM)
+
+    @property
+    def processed(self):
+        return sorted(re.findall(r"^processed (.*)$", self.output.read_text(), re.MULTILINE))
+
+    def stop(self):
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(GUARD)
+
+
+@pytest.fixture
+def start(aws, tmp_path):
+    for data in BEFORE:
+        aws.kinesis.put_record("orders", data.encode(), data)
+    runs = []
+
+    def start(*arguments, **options):
+        folder = tmp_path / str(len(runs))
+        folder.mkdir()
+        runs.append(Run(folder, aws, *arguments, **options))
+        return runs[-1]
+
+    yield start
+    for run in runs:
+        run.end()
+
+
+def put_later(aws):
+    for data in LATER:
+        aws.kinesis.put_record("orders", data.encode(), data)
+
+
+def in_seconds(seconds):
+    return (datetime.now(UTC) + timedelta(seconds=seconds)).isoformat()
+
+
+UNTIL_NOW = ("--from", "TRIM_HORIZON", "--until", "now")
+
+
+def rows(dynamodb, table):
+    return {row["leaseKey"]["S"]: row for row in dynamodb.scan(TableName=table)["Items"]}
+
+
+def test_a_replay_delivers_what_arrived_until_now_ends_and_is_over_for_good(start, aws, dynamodb):
+    run = start(*UNTIL_NOW)
+    run.until(lambda: run.processed, "the first record")
+    put_later(aws)
+    assert run.process.wait(GUARD) == 0, run.text
+    assert run.processed == sorted(BEFORE)
+    out = run.output.read_text()
+    assert re.search(rf"^all +{len(BEFORE)} +{sum(map(len, BEFORE))} +0$", out, re.MULTILINE), out
+    assert re.search(r"^done: 2 shards were read until \S+Z\.", out, re.MULTILINE), out
+    assert "aws dynamodb delete-table --table-name orders-backfill" in out
+    assert {row["checkpoint"]["S"] for row in rows(dynamodb, "orders-backfill").values()} == {"SHARD_END"}
+    again = start(*UNTIL_NOW)
+    assert again.process.wait(GUARD) == 0, again.text
+    assert again.processed == []
+
+
+def test_several_processes_share_a_replay_and_all_end(start):
+    run = start(*UNTIL_NOW, "--processes", "2")
+    assert run.process.wait(GUARD) == 0, run.text
+    assert run.processed == sorted(BEFORE)
+    assert "done: 2 shards" in run.output.read_text()
+
+
+def test_a_replay_that_is_stopped_says_what_is_left_and_goes_on(start):
+    until = in_seconds(3600)
+    run = start("--from", "TRIM_HORIZON", "--until", until, "--progress", "0.2")
+    run.until(lambda: run.processed == sorted(BEFORE), "all records")
+    run.until(lambda: re.search(r"replay goes on records=20 .*done=\d+%", run.text), "the progress")
+    assert run.stop() == 1
+    assert "stopped: 0 of 2 shards are done, and 2 are left" in run.output.read_text()
+    other = start("--from", "TRIM_HORIZON", "--until", in_seconds(1800))
+    assert other.process.wait(GUARD) == 78
+    assert "is of a run until" in other.text
+
+
+def test_the_table_of_an_application_is_refused_and_not_touched(start, dynamodb):
+    application = start("--start", "TRIM_HORIZON", verb="run", app="orders-app")
+    application.until(lambda: application.processed == sorted(BEFORE), "all records")
+    assert application.stop() == 0
+    before = rows(dynamodb, "orders-app")
+    run = start(*UNTIL_NOW, app="orders-app")
+    assert run.process.wait(GUARD) == 78
+    assert "is of an application whose run has no end" in run.text
+    assert rows(dynamodb, "orders-app") == before
+    assert run.processed == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--from", "2026-11-20T10:00Z", "--until", "2026-11-20T09:00Z"), "is not after initial_position"),
+        (("--from", "TRIM_HORIZON", "--until", "2026-11-20T09:00"), "has no time zone"),
+        (("--from", "TRIM_HORIZON", "--until", "yesterday"), "is not a time"),
+    ],
+)
+def test_a_range_that_is_none_is_refused(start, arguments, words):
+    run = start(*arguments)
+    assert run.process.wait(GUARD) == 78
+    assert words in run.text
+
+
+# -- counts and progress -----------------------------------------------------------------------------------------------
+
+
+def test_the_tally_counts_what_was_processed_and_what_was_given_up():
+    tally = Tally()
+    tally.take("b", [(catalog.RECORDS_PROCESSED, 2.0), (catalog.DATA_BYTES_PROCESSED, 9.0)])
+    tally.take("a", [(catalog.RECORDS_PROCESSED, 1.0), (catalog.MILLIS_BEHIND_LATEST, 7.0)])
+    tally.take("a", [(catalog.RECORDS_DEAD_LETTERED, 3.0)])
+    tally.take("a", [(catalog.SKIPPED_RECORDS, 1.0)])
+    tally.forget("a")
+    assert tally.counts() == {"a": Count(1, 0, 4), "b": Count(2, 9, 0)}
+    assert table_of(tally.counts()).splitlines()[-1].split() == ["all", "3", "9", "4"]
+
+
+def status(**behind):
+    leases = tuple(
+        LeaseStatus(
+            shard=shard, state="reading", thread="", alive=True, checkpoint=None, counter=None, lease_valid_for=None,
+            in_doubt=False, has_answered=True, millis_behind_latest=millis, lag_age=None, call=None, last_error=None,
+        )
+        for shard, millis in behind.items()
+    )  # fmt: skip
+    return WorkerStatus(
+        worker_id="w", application="a", stream="s", table="t", version="1", state="running", state_age=0.0,
+        failure=None, initialized=True, all_shards_assigned=True, failover_time=10.0, shutdown_grace=1.0, leases=leases,
+    )  # fmt: skip
+
+
+def test_the_share_of_a_range_is_the_mean_of_its_shards():
+    course = Course(until=1_000)
+    assert course.share(status(), 2_000) == 0.0
+    assert course.share(status(a=2_000, b=None), 2_000) == 0.0
+    assert course.share(status(a=1_500, b=2_000), 2_000) == 0.25
+    assert course.share(status(a=500, b=1_600), 2_000) == 0.7
+    assert course.share(status(a=0), 2_000) == 1.0
+
+
+def test_the_end_is_estimated_once_enough_is_done_for_it():
+    assert seconds_left(10.0, 0.001) is None
+    assert seconds_left(10.0, 0.25) == 30.0
+    assert seconds_left(10.0, 1.0) == 0.0
+
+
+@pytest.mark.parametrize(("ends_by_itself", "is_over"), [(True, True), (False, False)])
+def test_a_process_that_ends_without_an_error_is_replaced_unless_the_run_is_over(ends_by_itself, is_over):
+    parent = Parent(1, "w", ("replay",), ends_by_itself=ends_by_itself)
+    parent._slots[0].had_worker = True
+    parent._on_ended(parent._slots[0], 0)
+    assert parent._must_stop() is is_over
