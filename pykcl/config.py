@@ -98,6 +98,8 @@ class Config:
     """Most leases taken from live owners in one pass; a pass comes every third of the failover time."""
     max_records: int = 10_000
     """Most records per GetRecords call and per process_records call."""
+    max_records_per_second: float | None = None
+    """Most records a second that this worker delivers, in batches of one second's at most. None: as many as come."""
     deaggregate: bool = True
     """Whether the user records of an aggregated (KPL) record are delivered one by one. False: as that one record."""
     call_with_empty_batches: bool = False
@@ -372,6 +374,7 @@ _SMALLEST: dict[str, float] = {
     "max_leases": 1,
     "max_leases_to_steal_at_one_time": 1,
     "max_records": 1,
+    "max_records_per_second": 0.01,
     "idle_time_between_reads": 0.2,
     "shard_sync_interval": 1.0,
     "parent_shard_poll_interval": 0.1,
@@ -398,7 +401,8 @@ _LARGEST_OF = {"max_records": 10_000, "batch_size": 10_000, "batch_window": 300}
 
 def number_for(name: str) -> str:
     """Return the kind of number that an option takes, in words."""
-    return "a whole number" if name in _WHOLE else "a number of seconds"
+    kind = "records" if name == "max_records_per_second" else "seconds"
+    return "a whole number" if name in _WHOLE else f"a number of {kind}"
 
 
 def _check_numbers(config: Config) -> None:
@@ -534,8 +538,6 @@ OF_COMMANDS = (
 """Variables that set no option of a Config but one of the command line."""
 _TRUE = ("1", "true", "yes", "on")
 _FALSE = ("0", "false", "no", "off")
-_FLOATS_WITHOUT_DEFAULT = ("idle_time_between_reads", "processor_timeout", "max_record_age")
-_WHOLE_WITHOUT_DEFAULT = ("batch_size", "max_attempts")
 
 
 @dataclass(frozen=True, slots=True)
@@ -653,9 +655,9 @@ def _value(name: str, default: Any, text: str) -> Any:
         if text.lower() not in _TRUE + _FALSE:
             raise ValueError(text)
         return text.lower() in _TRUE
-    if isinstance(default, int) or name in _WHOLE_WITHOUT_DEFAULT:
+    if isinstance(default, int) or name in _WHOLE:
         return int(text)
-    if isinstance(default, float) or name in _FLOATS_WITHOUT_DEFAULT:
+    if isinstance(default, float) or name in _SMALLEST:
         return float(text)
     return None if default is None and text == "" else text
 

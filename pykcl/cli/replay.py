@@ -261,6 +261,12 @@ def _processor(target: str) -> Any:
     help="Where to end: an ISO 8601 time, or now, the moment of the first start.",
 )
 @click.option(
+    "--rate",
+    type=click.FloatRange(0, min_open=True),
+    metavar="N",
+    help="Process at most N records a second in each process.",
+)
+@click.option(
     "--progress",
     type=Duration(minimum=0.1, maximum=86_400),
     default=10.0,
@@ -277,6 +283,7 @@ def _processor(target: str) -> Any:
 def replay(
     target: str,
     until: str,
+    rate: float | None,
     progress: float,
     properties: Path | None,
     config_file: Path | None,
@@ -299,6 +306,8 @@ def replay(
     """
     log_to_stderr(service.log_format, verbose=verbose, process=processes.number)
     with exit_codes(processes.name, runs_worker=True):
+        if rate is not None:
+            given["max_records_per_second"] = rate
         settings = settings_of(
             entry_point="native",
             properties=properties,

@@ -16,6 +16,7 @@ from pykcl.planning.run_end import end_of, row_of_another_run
 from pykcl.processor import ProcessorFactory
 from pykcl.runtime import Event, Runtime
 from pykcl.times import format_time
+from pykcl.worker.batch_window import Pace
 from pykcl.worker.failure_tracker import FailureTracker
 from pykcl.worker.fan_out_consumer import FanOutConsumer
 from pykcl.worker.fleet_monitor import FleetMonitor
@@ -34,7 +35,7 @@ class Context:
     itself has come to its end. initialized: set once a first round worked, and
     whatever was taken in it is read; see `Readiness`. has_taken, has_read: set once a lease was taken or a shard read,
     by any thread. Each is proof that it can work: see `must_stop`. dead_letters: None: given-up records are discarded.
-    consumer: None: records are read by polls.
+    consumer: None: records are read by polls. pace: None: records are delivered as they come.
     """
 
     config: Config
@@ -62,6 +63,7 @@ class Context:
     has_read: Event
     helpers: Helpers
     dead_letters: DeadLetterDestination | None = None
+    pace: Pace | None = None
     consumer: FanOutConsumer | None = None
 
     def must_stop(self, error: PyKclError, proof: Event) -> bool:

@@ -74,6 +74,7 @@ class AppOptions(_Around, total=False):
     max_leases: int
     max_leases_to_steal_at_one_time: int
     max_records: int
+    max_records_per_second: float | None
     deaggregate: bool
     call_with_empty_batches: bool
     show_errors: bool

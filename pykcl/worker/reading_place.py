@@ -18,6 +18,7 @@ from pykcl.model.shard import HashRange
 from pykcl.planning.read_schedule import ALWAYS_KEPT_MILLIS, min_doubtful_gap
 from pykcl.planning.read_schedule import is_near as is_near_trimming
 from pykcl.planning.run_end import records_before
+from pykcl.worker.batch_window import most_in_batch
 from pykcl.worker.context import Context
 from pykcl.worker.stream_identity import denied_once
 
@@ -170,7 +171,7 @@ class ReadingPlace:
         config = self._context.config
         return batches_of(
             fetched.records if self._until is None else records_before(fetched.records, self._until),
-            config.batch_size or config.max_records,
+            most_in_batch(config),
             self._hash_range,
             after=self.after,
             on_refused=self._aggregate_refused,

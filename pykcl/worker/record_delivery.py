@@ -21,7 +21,7 @@ from pykcl.processor import Batch, FailedAt, ShutdownRequestedInput
 from pykcl.status import Activity
 from pykcl.worker.ack_delivery import WRITE_EVERY, AckDelivery
 from pykcl.worker.batch_delivery import BatchDelivery
-from pykcl.worker.batch_window import BatchWindow
+from pykcl.worker.batch_window import BatchWindow, Pace, most_in_batch
 from pykcl.worker.checkpointer import ShardCheckpointer
 from pykcl.worker.fallback_reader import FallbackReader
 from pykcl.worker.lane_delivery import STEP, LaneDelivery
@@ -97,9 +97,7 @@ class RecordDelivery:
                 scope, windows, deliver=self._deliver_parts, write=self._checkpoint_if_due
             )
         self._reader = self._new_reader(lease, reserve)
-        self._window = BatchWindow(
-            config.batch_size or config.max_records, config.batch_window, release, context.runtime
-        )
+        self._window = BatchWindow(most_in_batch(config), config.batch_window, release, context.runtime)
         scope.children, scope.lag = (), None
 
     def _new_reader(
@@ -391,8 +389,20 @@ class RecordDelivery:
         return following
 
     def _deliver(self, records: Sequence[Record], millis_behind: int | None) -> Signal | None:
+        if self._context.pace is not None and self._waits_for_its_turn(self._context.pace, len(records)):
+            return Signal.STOP
         deliver = self._deliver_parts if self._windows is None else self._windows.deliver
         return deliver(records, millis_behind)
+
+    def _waits_for_its_turn(self, pace: Pace, records: int) -> bool:
+        """Wait until so many records may be delivered; return True if reading is to end meanwhile."""
+        now = self._context.runtime.monotonic
+        turn = pace.turn_of(records)
+
+        def left() -> float:
+            return turn - now()
+
+        return self._scope.sleep(left) if self._acking is None else self._acking.sleep(left)
 
     def _deliver_parts(self, records: Sequence[Record], millis_behind: int | None) -> Signal | None:
         last = records[-1].position

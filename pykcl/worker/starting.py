@@ -16,6 +16,7 @@ from pykcl.planning.read_schedule import backoff
 from pykcl.processor import ProcessorFactory
 from pykcl.runtime import Event, Runtime
 from pykcl.status import Activity
+from pykcl.worker.batch_window import Pace
 from pykcl.worker.context import Context
 from pykcl.worker.failure_tracker import FailureTracker
 from pykcl.worker.fan_out_consumer import FanOutConsumer
@@ -104,6 +105,7 @@ class Start:
             has_read=runtime.event(),
             helpers=self.helpers,
             dead_letters=self.dead_letters,
+            pace=Pace(rate, runtime) if (rate := config.max_records_per_second) else None,
             consumer=consumer,
         )
         scan = self._until_it_works(Activity.READING_TABLE, context.fleet.scan)

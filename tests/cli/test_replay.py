@@ -108,6 +108,13 @@ def test_a_replay_that_is_stopped_says_what_is_left_and_goes_on(start):
     assert "is of a run until" in other.text
 
 
+def test_a_rate_holds_records_back_and_a_stop_does_not_wait_for_them(start):
+    run = start("--from", "TRIM_HORIZON", "--until", in_seconds(3600), "--rate", "0.01")
+    run.until(lambda: run.processed, "the first record")
+    assert run.stop() == 1
+    assert len(run.processed) == 1
+
+
 def test_the_table_of_an_application_is_refused_and_not_touched(start, dynamodb):
     application = start("--start", "TRIM_HORIZON", verb="run", app="orders-app")
     application.until(lambda: application.processed == sorted(BEFORE), "all records")

@@ -29,7 +29,7 @@ SINCE = dict.fromkeys(
         "processor_timeout", "show_errors", "create_table", "table_deletion_protection", "point_in_time_recovery", "lease_scan_mode", "coordinator_state_table",
         "fleet_mode", "worker_metrics_interval", "worker_metrics", "worker_metrics_table", "graceful_handoff_timeout", "rescue", "leader", "metrics", "metrics_level", "metrics_dimensions", "metrics_namespace", "metrics_buffer_time",
         "metrics_queue_size", "batch_size", "batch_window", "max_attempts", "bisect", "max_record_age", "dead_letters",
-        "dead_letters_in_a_row", "deaggregate", "retrieval", "consumer", "register_consumer", "fanout_transport",
+        "dead_letters_in_a_row", "max_records_per_second", "deaggregate", "retrieval", "consumer", "register_consumer", "fanout_transport",
     ),
     "0.1.0",
 )  # fmt: skip

@@ -103,6 +103,7 @@ def test_every_option_can_be_set_by_its_environment_variable():
         "application": "orders-app",
         "stream": "orders",
         "processor_timeout": "90",
+        "max_records_per_second": "50",
         "idle_time_between_reads": "0.5",
         "region": "eu-west-1",
     }
