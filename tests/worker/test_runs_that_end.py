@@ -256,6 +256,27 @@ def test_a_page_that_was_fetched_ahead_does_not_end_the_shard(new_fleet):
     assert set(fleet.ledger.payloads) == {*put, *late}
 
 
+def test_an_answer_that_was_long_on_its_way_does_not_end_the_shard(new_fleet):
+    """It shows the tip of the shard as it was before the last record came, and arrives when the run is over."""
+    fleet = new_fleet(shards=1)
+    worker, late = fleet.worker("w1", until=time_at(50)), []
+    _, stream = worker._adapters
+    fetch = stream.fetch
+
+    def slow(shard_id, iterator, limit):
+        page = fetch(shard_id, iterator, limit)
+        if not late and fleet.simulation.now > BEGAN + 40.0:
+            late.extend(fleet.put(1, "late"))
+            fleet.simulation.sleep(20.0)
+        return page
+
+    stream.fetch = slow
+    worker.start()
+    fleet.wait(lambda: worker.join(0.0), 300.0)
+    assert late
+    assert list(fleet.ledger.payloads) == late
+
+
 @pytest.mark.parametrize(
     "options",
     [
