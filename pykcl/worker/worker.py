@@ -642,9 +642,9 @@ class Worker:
 
 
 def run_together(workers: Sequence[Worker], *, tune_gc: bool = True) -> None:
-    """Run several workers in this process, as `Worker.run` does one; stop all when one of them ends.
+    """Run several workers in this process, as `Worker.run` does one; stop all when one of them fails or is stopped.
 
-    A signal is one for each of them. Raises what stopped the first one.
+    One that has come to its `until` ends alone. A signal is one for each of them. Raises what stopped the first one.
     """
     if len(workers) == 1:
         workers[0].run(tune_gc=tune_gc)
@@ -674,7 +674,8 @@ def run_together(workers: Sequence[Worker], *, tune_gc: bool = True) -> None:
         while True:
             # Before everything is read: 1) all is read; 2) news comes; 3) it is cleared, and waited for.
             news.clear()
-            times = max(signals.count, min(1, len(ended)))
+            must_stop = bool(errors) or not all(worker._has_reached_end for worker in ended)
+            times = max(signals.count, int(must_stop))
             if len(ended) == len(workers):
                 break
             for worker in workers if times else ():
