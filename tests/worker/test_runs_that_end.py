@@ -347,12 +347,42 @@ def test_a_row_that_a_worker_of_java_has_taken_is_refused(new_fleet):
         fleet.start("w2", until=time_at(500))
 
 
-def test_of_two_runs_that_begin_at_once_one_ends_with_words(new_fleet):
+@pytest.mark.parametrize(("first", "second"), [(time_at(500), None), (None, time_at(500))])
+def test_what_begins_in_an_empty_table_refuses_what_another_one_has_put_there_since(new_fleet, first, second):
+    """The start of one scans the table; then the other one begins to work; then the first one goes on."""
     fleet = new_fleet(shards=2)
-    workers = [fleet.worker(f"w{number}", until=time_at(500 + number)) for number in range(2)]
-    for worker in workers:
-        fleet.simulation.runtime(worker.worker_id).spawn("start", worker.start)
-    fleet.wait(lambda: any(worker.failure for worker in workers), 60.0)
-    fleet.simulation.sleep(30.0)
-    assert len({lease.metadata.until for lease in fleet.rows().values()}) == 1
-    assert sum(worker.failure is None for worker in workers) <= 1
+    late = fleet.worker("late", until=second)
+    table, _ = late._adapters
+    scan = table.scan
+
+    def overtaken(**options):
+        table.scan = scan
+        rows = scan(**options)
+        fleet.start("early", until=first)
+        fleet.wait(lambda: set(fleet.owners().values()) == {"early"})
+        return rows
+
+    table.scan = overtaken
+    late.start()
+    put = fleet.put(10)
+    fleet.wait(lambda: late.failure is not None, 60.0)
+    fleet.wait_delivered(put)
+    assert isinstance(late.failure, FatalError)
+    assert fleet.ledger.by("late") == []
+    ends = {lease.metadata.until for lease in fleet.rows().values()}
+    assert ends == {None if first is None else millis_at(500)}
+
+
+@pytest.mark.parametrize("ends", [(500, 501), (500, None)], ids=["two runs", "a run and an application"])
+@pytest.mark.parametrize("seed", range(8))
+def test_of_two_that_begin_at_once_in_an_empty_table_one_works_and_the_other_ends(ends, seed):
+    with Simulation(seed=seed) as simulation:
+        fleet = Fleet(simulation, shards=3)
+        workers = [fleet.worker(f"w{number}", until=end and time_at(end)) for number, end in enumerate(ends)]
+        for worker in workers:
+            simulation.runtime(worker.worker_id).spawn("start", worker.start)
+        fleet.wait(lambda: any(worker.failure for worker in workers), 60.0)
+        put = fleet.put(20)
+        fleet.wait_delivered(put)
+        assert sum(worker.failure is None for worker in workers) == 1
+        assert len({lease.metadata.until for lease in fleet.rows().values()}) == 1
