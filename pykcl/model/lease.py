@@ -55,6 +55,7 @@ class PykclMetadata:
     on `latest_from` is history: LATEST set later means the time at which that is read.
     consumer: name of the consumer by which that worker reads, with enhanced fan-out; for whoever operates the fleet.
     until: end of the run that the lease belongs to, epoch milliseconds; None for a run without an end.
+    begin: where a run with an end begins: "TRIM_HORIZON", "LATEST" or a time in ISO 8601 (in the row: `from`).
     extra: keys of later versions, kept as they are.
     """
 
@@ -70,6 +71,7 @@ class PykclMetadata:
     latest_done: str | None = None
     consumer: str | None = None
     until: int | None = None
+    begin: str | None = None
 
     def after(self, position: Checkpoint) -> PykclMetadata:
         """Return what the note says once the row has this position."""
@@ -200,12 +202,13 @@ def metadata_for(
     failover_time: float,
     consumer: str | None = None,
     until: int | None = None,
+    begin: str | None = None,
 ) -> PykclMetadata:
     """The private attribute for a row that the worker `owner` creates or takes.
 
     now_millis: Kinesis' clock, epoch milliseconds. A lease at LATEST counts from then on, unless it has a time of a
     start whose first checkpoint is still to come; another time stays, and so do keys of later versions and a
-    standstill that counts. failover_time: of that worker, in seconds. consumer, until: as in `PykclMetadata`.
+    standstill that counts. failover_time: of that worker, in seconds. consumer, until, begin: as in `PykclMetadata`.
 
     1) An application starts at LATEST, and reads for days; 2) an operator skips its backlog, and writes LATEST into
     the row; 3) by the time of step 1 all that was to be skipped would come again, and more.
@@ -227,6 +230,7 @@ def metadata_for(
         latest_done=latest_done,
         consumer=consumer,
         until=until,
+        begin=begin,
     )
 
 

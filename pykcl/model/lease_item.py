@@ -95,6 +95,7 @@ _METADATA_NAMES = (
     "latestDone",
     "consumer",
     "until",
+    "from",
 )
 _STANDSTILL = "standstill"
 MAX_CAUSE = 200
@@ -192,6 +193,7 @@ def _metadata_map(metadata: PykclMetadata) -> dict[str, AttributeValue]:
         metadata.latest_done,
         metadata.consumer,
         metadata.until,
+        metadata.begin,
     )
     written: dict[str, AttributeValue] = {
         name: {"N": str(one)} if isinstance(one, int) else {"S": one}
@@ -446,6 +448,7 @@ def _metadata_without_standstill(content: Mapping[str, AttributeValue]) -> Pykcl
         _short(_text_of(get("latestDone")), MAX_NAME),
         _short(_text_of(get("consumer")), MAX_NAME),
         _short(_digits_of(get("until")), _MAX_TIME_DIGITS),
+        _short(_text_of(get("from")), MAX_NAME),
     )
     if len(content) == len(texts) - texts.count(None):
         return _metadata_from(*texts)
@@ -470,6 +473,7 @@ def _metadata_from(
     latest_done: str | None,
     consumer: str | None,
     until: str | None,
+    begin: str | None,
 ) -> PykclMetadata:
     """Remembered, because all leases of one worker carry the same metadata."""
     return PykclMetadata(
@@ -483,4 +487,5 @@ def _metadata_from(
         latest_done=latest_done,
         consumer=consumer,
         until=None if until is None else int(until),
+        begin=begin,
     )

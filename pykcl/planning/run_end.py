@@ -16,6 +16,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from pykcl.model.lease import Lease, Row
 from pykcl.model.record import PlainRecords, Record
 
+Range = tuple[str | None, int | None]
+"""Where a run begins, as in `PykclMetadata.begin`, and its end, epoch milliseconds."""
+NO_END: Range = (None, None)
+"""Of an application, whose run has no end."""
 OUT_OF_ORDER_MILLIS = 5_000
 """Neighbours in a shard may be out of order by less than this."""
 
@@ -48,20 +52,28 @@ def is_over(leases: Mapping[str, Lease]) -> bool:
     return bool(leases) and all(lease.is_ended for lease in leases.values())
 
 
-def row_of_another_run(rows: Iterable[Row], until: int | None) -> Row | None:
-    """Return a row that does not belong to the run with this end; None: there is none.
+def row_of_another_run(rows: Iterable[Row], own: Range) -> Row | None:
+    """Return a row that does not belong to the run over this range; None: there is none.
 
-    until: None for a worker whose run has no end. The rows of a run carry its end, so that neither the checkpoints of
-    an application that works are used up by a run, nor those of a run by an application, nor two runs are mixed. A
-    worker of Java keeps the mark, and would read beyond the end.
+    The rows of a run carry its range, so that neither the checkpoints of an application that works are used up by a
+    run, nor those of a run by an application, nor two runs are mixed. A worker of Java keeps the mark, and would read
+    beyond the end. Nor may the beginning change: 1) a run dies before its first checkpoint; 2) started again with a
+    later one, it would skip what lies between the two.
     """
+    has_end = own != NO_END
     for row in rows:
         if isinstance(row, Lease):
-            if end_of(row) != until or (until is not None and has_other_owner(row)):
+            if range_of(row) != own or (has_end and has_other_owner(row)):
                 return row
-        elif until is not None:
+        elif has_end:
             return row
     return None
+
+
+def range_of(lease: Lease) -> Range:
+    """Return the range of the run that the lease belongs to."""
+    note = lease.metadata
+    return (note.begin, note.until) if note is not None and note.until is not None else NO_END
 
 
 def end_of(lease: Lease) -> int | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from pykcl.config import Config
@@ -12,7 +12,7 @@ from pykcl.metrics.host_cpu import HostCpu
 from pykcl.metrics.meter import Meter
 from pykcl.model.lease import Lease, PykclMetadata, Row, metadata_for
 from pykcl.model.shard import consumer_name
-from pykcl.planning.run_end import end_of, row_of_another_run
+from pykcl.planning.run_end import NO_END, Range, range_of, row_of_another_run
 from pykcl.processor import ProcessorFactory
 from pykcl.runtime import Event, Runtime
 from pykcl.times import format_time
@@ -25,6 +25,12 @@ from pykcl.worker.idle_reads import IdleShardPoller
 from pykcl.worker.prefetch import MemoryBudget
 from pykcl.worker.stream_identity import ExpiredShardCheck, StreamIdentity
 from pykcl.worker.threads import Helpers
+
+_ANOTHER_NAME = "give this run an application of its own"
+_TAKE_APART = (
+    "stop all workers of both, delete the rows of the one (those of a run have `until` in the map `pykcl`), and start "
+    "it as an application of its own"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,26 +84,47 @@ class Context:
             return True
         return isinstance(error, SetupError) and not (self.initialized.is_set() or proof.is_set())
 
-    def refuse_other_runs(self, rows: Iterable[Row]) -> None:
-        """Raise FatalError if the lease table has rows of a run with another end, or of one without an end."""
-        config, row = self.config, row_of_another_run(rows, self.config.until_millis)
+    @property
+    def run(self) -> Range:
+        """The range of a run that ends by itself; NO_END for another one."""
+        start, until = self.config.start_position, self.config.until_millis
+        if until is None:
+            return NO_END
+        return start.kind if start.at_millis is None else format_time(start.at_millis), until
+
+    def refuse_other_runs(self, rows: Sequence[Row]) -> None:
+        """Raise FatalError if the lease table has rows of a run over another range, or of one without an end."""
+        own = self.run
+        row = row_of_another_run(rows, own)
         if row is None:
             return
-        what = f"its row {row.key!r} is of an application whose run has no end"
         if not isinstance(row, Lease):
-            what = f"its row {row.key!r} is no lease of pykcl"
-        elif (end := end_of(row)) != config.until_millis and end is not None:
-            what = f"its row {row.key!r} is of a run until {format_time(end)}"
-        elif config.until is not None and end is not None:
-            what = f"its row {row.key!r} has the owner {row.owner!r}, which is no worker of pykcl"
-        do = "leave out until, or give this run an application of its own"
+            what, do = "is no lease of pykcl", _ANOTHER_NAME
+        elif range_of(row) == own:
+            what = f"has the owner {row.owner!r}, which is no worker of pykcl"
+            do = _ANOTHER_NAME
+        else:
+            begin, end = range_of(row)
+            what = "is of an application whose run has no end"
+            do = f"{_ANOTHER_NAME}, or leave out until"
+            if end is not None:
+                what = f"is of a run from {begin} until {format_time(end)}"
+                do = (
+                    f"{_ANOTHER_NAME}, or that range"
+                    if own != NO_END
+                    else "give this application another table"
+                )
+            if any(isinstance(one, Lease) and range_of(one) == own for one in rows):
+                # Both began in an empty table, and did not come upon each other in time.
+                what, do = f"{what}, and others are its own", _TAKE_APART
         raise FatalError(
-            f"Table {config.table!r} is not of this run: {what}. This worker has changed nothing of it. Do: "
-            f"{do if config.until is not None else 'give this application a table of its own'}."
+            f"Table {self.config.table!r} is not of this run alone: its row {row.key!r} {what}. This worker stops. "
+            f"Do: {do}."
         )
 
     def metadata_for(self, lease: Lease) -> PykclMetadata:
         """The private attribute for a row this worker creates or takes."""
+        begin, until = self.run
         return metadata_for(
             lease,
             stream=self.identity.description,
@@ -107,5 +134,6 @@ class Context:
             now_millis=self.stream.server_time_millis(),
             failover_time=self.config.failover_time,
             consumer=consumer_name(self.config.consumer, self.config.application) if self.consumer else None,
-            until=self.config.until_millis,
+            until=until,
+            begin=begin,
         )

@@ -105,7 +105,7 @@ def test_a_replay_that_is_stopped_says_what_is_left_and_goes_on(start):
     assert "stopped: 0 of 2 shards are done, and 2 are left" in run.output.read_text()
     other = start("--from", "TRIM_HORIZON", "--until", in_seconds(1800))
     assert other.process.wait(GUARD) == 78
-    assert "is of a run until" in other.text
+    assert "is of a run from TRIM_HORIZON until" in other.text
 
 
 def test_a_rate_holds_records_back_and_a_stop_does_not_wait_for_them(start):

@@ -14,6 +14,7 @@ from pykcl.model.record import Record
 from pykcl.planning.run_end import OUT_OF_ORDER_MILLIS, is_finished, is_over, records_before
 from pykcl.testing.fleet import STREAM, TABLE, Fleet, RecordingProcessor
 from pykcl.testing.runtime import EPOCH_MILLIS, Simulation
+from pykcl.times import format_time
 
 BEGAN = Simulation(seed=0).now
 
@@ -316,24 +317,56 @@ def test_the_rows_of_a_run_say_where_it_ends(new_fleet):
     assert [lease.metadata.until for lease in fleet.rows().values()] == [millis_at(500)]
 
 
+BEGUN = {"until": time_at(500), "initial_position": time_at(1)}
+
+
 @pytest.mark.parametrize(
     ("first", "second", "words"),
     [
-        (None, time_at(500), "an application whose run has no end"),
-        (time_at(500), None, "a run until"),
-        (time_at(500), time_at(501), "a run until"),
+        ({}, {"until": time_at(500)}, "an application whose run has no end.*, or leave out until"),
+        (BEGUN, {}, "a run from 20.* until 20.*another table"),
+        (BEGUN, {**BEGUN, "until": time_at(501)}, "a run from 20.* until 20.*, or that range"),
+        (BEGUN, {**BEGUN, "initial_position": time_at(2)}, "a run from 20.* until 20.*, or that range"),
+        (BEGUN, {"until": time_at(500)}, "a run from 20.* until 20.*, or that range"),
     ],
-    ids=["an application's", "a run's", "another run's"],
+    ids=["an application's", "a run's", "another end's", "another beginning's", "one from a time on"],
 )
 def test_a_table_of_something_else_is_refused_and_not_touched(new_fleet, first, second, words):
     fleet = new_fleet(shards=2)
-    worker = fleet.start("w1", until=first)
+    worker = fleet.start("w1", **first)
+    fleet.simulation.sleep(5)
     fleet.wait_delivered(fleet.put(10))
     worker.stop()
     before = fleet.items()
     with pytest.raises(FatalError, match=words):
-        fleet.start("w2", until=second)
+        fleet.start("w2", **second)
     assert fleet.items() == before
+
+
+def test_a_run_that_died_before_its_first_checkpoint_does_not_begin_later(new_fleet):
+    fleet = new_fleet(shards=1)
+    fleet.start("w1", **BEGUN)
+    fleet.wait(lambda: set(fleet.owners().values()) == {"w1"})
+    fleet.simulation.kill("w1")
+    assert [lease.metadata.begin for lease in fleet.rows().values()] == [format_time(millis_at(1))]
+    fleet.simulation.sleep(5)
+    put = fleet.put(10)
+    with pytest.raises(FatalError, match="is of a run from"):
+        fleet.start("w2", until=time_at(500), initial_position=time_at(60))
+    fleet.start("w3", **BEGUN)
+    fleet.wait_delivered(put)
+
+
+def test_a_table_with_the_rows_of_two_is_refused_with_a_remedy(new_fleet):
+    fleet = new_fleet(shards=2)
+    worker = fleet.start("w1", **BEGUN)
+    fleet.wait(lambda: set(fleet.owners().values()) == {"w1"})
+    worker.stop()
+    _, last = sorted(fleet.items().items())[-1]
+    del last["pykcl"]["M"]["until"]
+    fleet.dynamodb.put_raw(TABLE, last)
+    with pytest.raises(FatalError, match=r"others are its own.*delete the rows of the one"):
+        fleet.start("w2", **BEGUN)
 
 
 def test_a_row_that_a_worker_of_java_has_taken_is_refused(new_fleet):
