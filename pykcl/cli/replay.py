@@ -258,7 +258,7 @@ def _processor(target: str) -> Any:
     "--until",
     required=True,
     metavar="TIME",
-    help="Where to end: an ISO 8601 time, or now, the moment of the first start.",
+    help="Where to end: an ISO 8601 time, or now, the moment of the first start. Several hosts need one time.",
 )
 @click.option(
     "--rate",
