@@ -115,7 +115,7 @@ class Processes:
         if self.count is None:
             raise ValueError("no count of processes")
         worker_id = config.worker_id or f"{socket.gethostname()}:{os.getpid()}:{SystemRuntime().token()}"
-        parent = Parent(self.count, worker_id, self.arguments, ends_by_itself=config.until is not None)
+        parent = Parent(self.count, worker_id, self.arguments)
         with service.watching_over(parent):
             return parent.run()
 
@@ -124,13 +124,9 @@ class Parent:
     """Start the processes, replace those that crash, and stop all together.
 
     arguments: of `pykcl`, the verb first. The worker of process N is `worker_id`-N, whenever it is started.
-    ends_by_itself: a process that ends without an error has come to the end of the run, and all others do so, too.
     """
 
-    def __init__(
-        self, count: int, worker_id: str, arguments: Sequence[str], *, ends_by_itself: bool = False
-    ) -> None:
-        self._ends_by_itself = ends_by_itself
+    def __init__(self, count: int, worker_id: str, arguments: Sequence[str]) -> None:
         self._slots = [Slot(number, f"{worker_id}-{number}", arguments) for number in range(1, count + 1)]
         self.signals = StopSignals()
         # Around everything of the slots; notified when one of them may have answered.
@@ -198,7 +194,8 @@ class Parent:
             if slot.had_worker and code != 0 and self._code == 0:
                 self._code = exit_code_of(code)
             log.info("process ended process=%d code=%d", slot.number, code)
-        elif code == 0 and self._ends_by_itself:
+        elif code == 0 and slot.is_run_over:
+            # The others come to that end, too, or stop here: it is said of all shards.
             log.info("process ended process=%d code=0: the run is over", slot.number)
             self._is_ending = True
         elif is_final(code, had_worker=slot.had_worker, ever_worked=self._ever_worked):
@@ -296,8 +293,9 @@ class Slot:
     """The place of one process, in which one follows the other. Not thread-safe: its owner locks.
 
     number: from 1 on. arguments: of `pykcl`, the verb first. pid, channel: of the running process. starts: number of
-    processes so far. had_worker: the running process has created its worker. is_silent: it has closed its end of the
-    channel. again_at: when the next one may start, of time.monotonic(). code: exit code of the last one.
+    processes so far. had_worker: the running process has created its worker. is_run_over: it says that every shard was
+    read until the end of the run. is_silent: it has closed its end of the channel. again_at: when the next one may
+    start, of time.monotonic(). code: exit code of the last one.
     """
 
     def __init__(self, number: int, worker_id: str, arguments: Sequence[str]) -> None:
@@ -307,6 +305,7 @@ class Slot:
         self.channel: socket.socket | None = None
         self.starts = 0
         self.had_worker = False
+        self.is_run_over = False
         self.is_silent = False
         self.again_at = 0.0
         self.code: int | None = None
@@ -341,7 +340,7 @@ class Slot:
                 raise
         ours.setblocking(False)
         self.channel = ours
-        self.had_worker, self.is_silent, self.code = False, False, None
+        self.had_worker, self.is_run_over, self.is_silent, self.code = False, False, False, None
         self._unread, self._stops_sent = b"", 0
         self._answers, self._asked = {}, {}
         log.info("process started process=%d pid=%d worker_id=%s", self.number, self.pid, self.worker_id)
@@ -425,6 +424,8 @@ class Slot:
             self._answers[sent["answer"]] = sent["value"]
         elif "worker" in sent:
             self.had_worker = True
+        elif "over" in sent:
+            self.is_run_over = True
 
     def _send(self, what: Mapping[str, Any]) -> None:
         if self.channel is None:

@@ -1,5 +1,6 @@
 """`pykcl replay`: it delivers what arrived in a range of time, ends by itself, and says what it did."""
 
+import os
 import re
 import signal
 from datetime import UTC, datetime, timedelta
@@ -96,6 +97,16 @@ def test_several_processes_share_a_replay_and_all_end(start):
     assert "done: 2 shards" in run.output.read_text()
 
 
+def test_a_process_of_a_replay_that_a_signal_ends_is_replaced(start):
+    run = start("--from", "TRIM_HORIZON", "--until", in_seconds(3600), "--processes", "2")
+    run.until(lambda: run.processed == sorted(BEFORE), "all records")
+    first = re.search(r"process started process=1 pid=(\d+)", run.text)
+    os.kill(int(first[1]), signal.SIGTERM)
+    run.until(lambda: len(re.findall(r"process started process=1 ", run.text)) == 2, "a new process")
+    assert run.stop() == 1
+    assert "stopped: 0 of 2 shards are done" in run.output.read_text()
+
+
 def test_a_replay_that_is_stopped_says_what_is_left_and_goes_on(start):
     until = in_seconds(3600)
     run = start("--from", "TRIM_HORIZON", "--until", until, "--progress", "0.2")
@@ -184,9 +195,10 @@ def test_the_end_is_estimated_once_enough_is_done_for_it():
     assert seconds_left(10.0, 1.0) == 0.0
 
 
-@pytest.mark.parametrize(("ends_by_itself", "is_over"), [(True, True), (False, False)])
-def test_a_process_that_ends_without_an_error_is_replaced_unless_the_run_is_over(ends_by_itself, is_over):
-    parent = Parent(1, "w", ("replay",), ends_by_itself=ends_by_itself)
-    parent._slots[0].had_worker = True
-    parent._on_ended(parent._slots[0], 0)
+@pytest.mark.parametrize("is_over", [True, False])
+def test_a_process_that_ends_without_an_error_is_replaced_unless_it_says_that_the_run_is_over(is_over):
+    parent = Parent(1, "w", ("replay",))
+    slot = parent._slots[0]
+    slot.had_worker, slot.is_run_over = True, is_over
+    parent._on_ended(slot, 0)
     assert parent._must_stop() is is_over
