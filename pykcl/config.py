@@ -483,12 +483,17 @@ def _check_end(config: Config) -> None:
         return
     if start.at_millis is not None and start.at_millis >= until:
         raise ConfigError(
-            f"until={format_time(until)} is not after initial_position={format_time(start.at_millis)}: no record lies "
-            "between them. Say a later end or an earlier start."
+            f"until={format_time(until)} is not after initial_position={format_time(start.at_millis)}: say a later end"
         )
     for name, value, allowed, why in (
         ("retrieval", config.retrieval, ("polling",), "pushed records do not show that a shard has no more"),
         ("fleet_mode", config.fleet_mode, ("auto", "2x"), "workers of Java would read on"),
+        (
+            "max_record_age",
+            config.max_record_age,
+            (None,),
+            "records of the past would be given up for their age",
+        ),
     ):
         if value not in allowed:
             raise ConfigError(f"{name}={value!r} contradicts until: {why}. Drop one of them.")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -12,10 +12,12 @@ from pykcl.events import StillStarting, TableCreated
 from pykcl.interfaces import DeadLetterDestination, Events, LeaseTable, Stream
 from pykcl.metrics.host_cpu import HostCpu
 from pykcl.metrics.meter import Meter
+from pykcl.model.lease import Lease, Row
 from pykcl.planning.read_schedule import backoff
 from pykcl.processor import ProcessorFactory
 from pykcl.runtime import Event, Runtime
 from pykcl.status import Activity
+from pykcl.times import format_time
 from pykcl.worker.batch_window import Pace
 from pykcl.worker.context import Context
 from pykcl.worker.failure_tracker import FailureTracker
@@ -113,8 +115,21 @@ class Start:
             return None
         context.identity.refuse_foreign_leases(scan.rows)
         context.refuse_other_runs(scan.rows)
+        self._refuse_an_end_behind(scan.rows)
         context.fleet.join(scan.rows)
         return context
+
+    def _refuse_an_end_behind(self, rows: Sequence[Row]) -> None:
+        """Raise SetupError for a run that would begin now, at LATEST, behind its end. One that has begun goes on."""
+        until, now = self.config.until_millis, self.stream.server_time_millis()
+        is_new = self.config.start_position.kind == "LATEST" and not any(
+            isinstance(row, Lease) for row in rows
+        )
+        if until is not None and is_new and until <= now:
+            raise SetupError(
+                f"until={format_time(until)} is over: no record lies between a start at LATEST, now, and that. "
+                "Do: say an earlier initial_position, or a later end."
+            )
 
     def _refuse_unmeasured_cpu(self) -> None:
         """Raise SetupError if the CPU is to be reported and cannot be: refused later, the leases would have no leader.

@@ -6,7 +6,7 @@ from random import Random
 import pytest
 
 from pykcl.config import Config
-from pykcl.errors import ConfigError, FatalError
+from pykcl.errors import ConfigError, FatalError, SetupError
 from pykcl.handlers.functions import Context, handler
 from pykcl.model.checkpoint import AT_SHARD_END
 from pykcl.model.kpl import aggregate
@@ -80,6 +80,10 @@ def test_a_table_without_leases_is_of_no_run_that_is_over():
         ({"until": 5}, "until=5 is not a time"),
         ({"initial_position": time_at(5), "until": time_at(5)}, "is not after initial_position"),
         ({"until": time_at(5), "retrieval": "fanout"}, "retrieval='fanout' contradicts until"),
+        (
+            {"until": time_at(5), "max_record_age": 60.0, "dead_letters": "discard"},
+            "max_record_age=60.0 contradicts until",
+        ),
         ({"until": time_at(5), "fleet_mode": "3x"}, "fleet_mode='3x' contradicts until"),
     ],
 )
@@ -367,6 +371,21 @@ def test_a_table_with_the_rows_of_two_is_refused_with_a_remedy(new_fleet):
     fleet.dynamodb.put_raw(TABLE, last)
     with pytest.raises(FatalError, match=r"others are its own.*delete the rows of the one"):
         fleet.start("w2", **BEGUN)
+
+
+def test_a_start_at_latest_behind_the_end_is_refused_unless_the_run_has_begun(new_fleet):
+    fleet = new_fleet(shards=1)
+    worker = fleet.start("w1", until=time_at(50), initial_position="LATEST")
+    fleet.wait(lambda: set(fleet.owners().values()) == {"w1"})
+    put = fleet.put(10)
+    fleet.simulation.kill("w1")
+    fleet.simulation.sleep(60)
+    late = {"until": time_at(50), "initial_position": "LATEST"}
+    with pytest.raises(SetupError, match=r"until=.* is over: no record lies between"):
+        fleet.start("w2", table_name="other", **late)
+    worker = fleet.start("w3", **late)
+    fleet.wait(lambda: worker.join(0.0))
+    assert set(fleet.ledger.payloads) == set(put)
 
 
 def test_a_row_that_a_worker_of_java_has_taken_is_refused(new_fleet):
