@@ -6,9 +6,10 @@ import logging
 import sys
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,9 +24,12 @@ from pykcl.cli.settings import Service, Settings, from_arguments, log_to_stderr,
 from pykcl.cli.supervisor import Processes, processes_option
 from pykcl.cli.target import common_options
 from pykcl.errors import TableGone
+from pykcl.events import DataLost, Event
+from pykcl.interfaces import LeaseTable, Stream
 from pykcl.metrics import catalog
 from pykcl.metrics.catalog import Measure
-from pykcl.model.lease import Lease, Row
+from pykcl.model.checkpoint import AT_START_TIMESTAMP
+from pykcl.model.lease import Lease
 from pykcl.planning.run_end import end_of
 from pykcl.runtime import SystemRuntime
 from pykcl.times import format_duration, format_time
@@ -41,15 +45,23 @@ NOW = "now"
 
 @dataclass(slots=True)
 class Count:
-    """The records of one shard in this process. given_up: dead letters, and what was dropped."""
+    """The records of one shard in this process.
+
+    given_up: dead letters, and what was dropped. lost: how often records were gone before they could be read; nobody
+    knows how many.
+    """
 
     records: int = 0
     data_bytes: int = 0
     given_up: int = 0
+    lost: int = 0
 
 
 class Tally:
-    """The counts of all shards: a metrics sink, which is given what the processor has returned from. Thread-safe."""
+    """The counts of all shards: a metrics sink, which is given what the processor has returned from, and a listener.
+
+    Thread-safe.
+    """
 
     _COUNTED: Mapping[Measure, str] = {
         catalog.RECORDS_PROCESSED: "records",
@@ -71,6 +83,17 @@ class Tally:
             count = self._shards.setdefault(label, Count())
             for name, value in found:
                 setattr(count, name, getattr(count, name) + round(value))
+
+    def hear(self, event: Event) -> None:
+        """Count a loss of records."""
+        if isinstance(event, DataLost):
+            with self._lock:
+                self._shards.setdefault(event.shard, Count()).lost += 1
+
+    @property
+    def lost(self) -> int:
+        """The losses of all shards."""
+        return sum(count.lost for count in self.counts().values())
 
     def forget(self, shard: str) -> None:
         """Keep the counts of a shard whose lease is gone: they are of the run."""
@@ -122,8 +145,8 @@ class Replay:
         self.settings, self._interval = settings, interval
         self.tally = Tally()
 
-    def work(self, processor: Any, service: Service) -> None:
-        """Run a worker until the end of the run, or a signal. Raises as `Worker.run`."""
+    def work(self, processor: Any, service: Service) -> int:
+        """Run a worker until the end of the run, or a signal; return the exit code. Raises as `Worker.run`."""
         from pykcl.worker.worker import Worker
 
         config = self.settings.config
@@ -134,11 +157,13 @@ class Replay:
                     config=config,
                     clients=self.settings.clients(),
                     metrics_sinks=[self.tally],
+                    on_event=self.tally.hear,
                 )
             )
             with self._logged(worker):
                 worker.run()
         announce(table_of(self.tally.counts()))
+        return ExitCode.FINDING if self.tally.lost else ExitCode.OK
 
     @contextmanager
     def _logged(self, worker: Any) -> Iterator[None]:
@@ -166,9 +191,9 @@ class Replay:
             )
             before = records
 
-    def finish(self) -> int:
-        """Print what the lease table says of the run, and return the exit code."""
-        leases = leases_of(rows_of(self.settings))
+    def finish(self, code: int) -> int:
+        """Print what the lease table says of the run, and return the exit code. code: of the workers."""
+        leases = leases_of(services_of(self.settings)[0])
         left = [lease.key for lease in leases if not lease.is_ended]
         name = self.settings.config.table
         if left or not leases:
@@ -181,22 +206,49 @@ class Replay:
             f"done: {len(leases)} shards were read until {format_time(self.settings.config.until_millis or 0)}. Table "
             f"{name} stays. To remove it: aws dynamodb delete-table --table-name {name}"
         )
-        return ExitCode.OK
+        if code == ExitCode.FINDING:
+            announce(
+                "But records were no longer kept when they were to be read: see LOST above, and E18 in the log."
+            )
+        return code
 
 
-def rows_of(settings: Settings) -> tuple[Row, ...]:
-    """Return the rows of the lease table; none where there is no table. Raises SetupError, TemporaryError."""
+def services_of(settings: Settings) -> tuple[LeaseTable, Stream]:
+    """Raises ConfigError, SetupError."""
     from pykcl.aws.clients import connect
 
-    table, _ = connect(settings.config, SystemRuntime(), clients=settings.clients(), gone_after=0.0)
+    return connect(settings.config, SystemRuntime(), clients=settings.clients(), gone_after=0.0)
+
+
+def leases_of(table: LeaseTable) -> list[Lease]:
+    """Return the leases; none where there is no table. Raises SetupError, TemporaryError."""
     try:
-        return tuple(table.scan(consistent=True).rows)
+        rows = table.scan(consistent=True).rows
     except TableGone:
-        return ()
-
-
-def leases_of(rows: Iterable[Row]) -> list[Lease]:
+        return []
     return sorted((row for row in rows if isinstance(row, Lease)), key=lambda lease: lease.key)
+
+
+def warn_of_a_late_start(settings: Settings) -> None:
+    """Log that the range begins with records that are no longer kept, unless all of it was begun before.
+
+    Raises SetupError, TemporaryError.
+    """
+    begin = settings.config.start_position.at_millis
+    if begin is None:
+        return
+    table, stream = services_of(settings)
+    description, leases = stream.describe(), leases_of(table)
+    kept = timedelta(hours=description.retention_hours)
+    oldest = stream.server_time_millis() - kept // timedelta(milliseconds=1)
+    is_new = not leases or any(lease.checkpoint == AT_START_TIMESTAMP for lease in leases)
+    if is_new and max(begin, description.created_at) < oldest:
+        log.warning(
+            "the stream keeps records for %dh: those from %s until %s are gone, and are not replayed",
+            description.retention_hours,
+            format_time(begin),
+            format_time(oldest),
+        )
 
 
 def with_end(settings: Settings, until: str) -> Settings:
@@ -206,7 +258,7 @@ def with_end(settings: Settings, until: str) -> Settings:
     """
     begun: str | None = None
     if until == NOW:
-        found = [end for lease in leases_of(rows_of(settings)) if (end := end_of(lease)) is not None]
+        found = [end for lease in leases_of(services_of(settings)[0]) if (end := end_of(lease)) is not None]
         begun = format_time(found[0] if found else SystemRuntime().utcnow_millis())
     config = replace(settings.config, until=begun or until)
     if config.metrics_level == "NONE":
@@ -222,12 +274,14 @@ def table_of(counts: dict[str, Count]) -> str:
         Column("records", right=True),
         Column("data_bytes", "BYTES", right=True),
         Column("given_up", right=True),
+        Column("lost", right=True),
     ]
     every = counts.values()
     total = Count(
         sum(one.records for one in every),
         sum(one.data_bytes for one in every),
         sum(one.given_up for one in every),
+        sum(one.lost for one in every),
     )
     rows = [{"shard": shard, **asdict(count)} for shard, count in {**counts, "all": total}.items()]
     return render(rows, columns, "wide")
@@ -302,7 +356,7 @@ def replay(
     reads.
 
     Ctrl-C or SIGTERM stops it, and the same command goes on from there. It may run on several hosts, or with
-    --processes. The exit code is 0 once every shard was read until the end.
+    --processes. The exit code is 0 once every shard was read until the end, and 3 if records of the range were gone.
     """
     log_to_stderr(service.log_format, verbose=verbose, process=processes.number)
     with exit_codes(processes.name, runs_worker=True):
@@ -318,11 +372,14 @@ def replay(
             **access,
         )
         run = Replay(processes.own(with_end(settings, until)), progress)
+        if processes.member is None:
+            warn_of_a_late_start(run.settings)
         if processes.is_parent:
             # The same end for all of them: a moment of its own would make each refuse the rows of the others.
             run_all = processes.with_arguments("--until", str(run.settings.config.until))
             code = run_all.run(run.settings.config, service)
-            sys.exit(code or run.finish())
-        run.work(_processor(target), service)
-        if processes.member is None:
-            sys.exit(run.finish())
+        else:
+            code = run.work(_processor(target), service)
+        if processes.member is None and code in (ExitCode.OK, ExitCode.FINDING):
+            code = run.finish(code)
+        sys.exit(code)

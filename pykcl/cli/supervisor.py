@@ -194,10 +194,10 @@ class Parent:
             if slot.had_worker and code != 0 and self._code == 0:
                 self._code = exit_code_of(code)
             log.info("process ended process=%d code=%d", slot.number, code)
-        elif code == 0 and slot.is_run_over:
+        elif slot.is_run_over:
             # The others come to that end, too, or stop here: it is said of all shards.
-            log.info("process ended process=%d code=0: the run is over", slot.number)
-            self._is_ending = True
+            log.info("process ended process=%d code=%d: the run is over", slot.number, code)
+            self._is_ending, self._code = True, exit_code_of(code)
         elif is_final(code, had_worker=slot.had_worker, ever_worked=self._ever_worked):
             log.error(
                 "process ended process=%d code=%d: a new one would end in the same way", slot.number, code

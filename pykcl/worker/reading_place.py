@@ -209,6 +209,12 @@ class ReadingPlace:
         if first != self.after.sequence_number:
             self._report_loss(first)
 
+    def left(self) -> None:
+        """Note that the shard is read no further. The record of the checkpoint, unless it came, was trimmed."""
+        if self._expects_checkpointed_record:
+            self._expects_checkpointed_record = False
+            self._report_loss(None)
+
     def _report_loss(self, first: str | None) -> None:
         """Report lost records. first: the sequence number at which reading continues; None if nothing is left."""
         resumed_at = f"{first}:0" if first else None

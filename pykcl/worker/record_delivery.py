@@ -110,7 +110,7 @@ class RecordDelivery:
         hash_range = range_of_aggregates(
             scope.listed, lease.hash_range, ignores_keys=context.identity.ignores_keys
         )
-        place = ReadingPlace(context, lease.key, hash_range, first, after)
+        self._place = place = ReadingPlace(context, lease.key, hash_range, first, after)
         if consumer is None:
             return ShardReader(context, lease.key, place, scope.iterator, reserve)
         push = partial(PushReader, context, consumer, self._held, place, scope.wake, reserve)
@@ -269,6 +269,7 @@ class RecordDelivery:
             self._checkpoint_if_due()
         self._page.ended()
         if is_last:
+            self._place.left()
             self._scope.children = self._reader.children
             return Signal.DRAINED
         return self._rest(pause)

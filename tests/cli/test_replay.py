@@ -3,13 +3,18 @@
 import os
 import re
 import signal
+import time
 from datetime import UTC, datetime, timedelta
+from functools import partial
 
 import pytest
 from service_kit import Service
 
 from pykcl.cli.replay import Count, Course, Tally, seconds_left, table_of
 from pykcl.cli.supervisor import Parent
+from pykcl.events import DataLost
+from pykcl.local.server import LocalAws
+from pykcl.local.stream import ReadSpan
 from pykcl.metrics import catalog
 from pykcl.status import LeaseStatus, WorkerStatus
 
@@ -42,12 +47,10 @@ class Run(Service):
 
 
 @pytest.fixture
-def start(aws, tmp_path):
-    for data in BEFORE:
-        aws.kinesis.put_record("orders", data.encode(), data)
+def start_at(tmp_path):
     runs = []
 
-    def start(*arguments, **options):
+    def start(aws, *arguments, **options):
         folder = tmp_path / str(len(runs))
         folder.mkdir()
         runs.append(Run(folder, aws, *arguments, **options))
@@ -56,6 +59,13 @@ def start(aws, tmp_path):
     yield start
     for run in runs:
         run.end()
+
+
+@pytest.fixture
+def start(aws, start_at):
+    for data in BEFORE:
+        aws.kinesis.put_record("orders", data.encode(), data)
+    return partial(start_at, aws)
 
 
 def put_later(aws):
@@ -81,7 +91,7 @@ def test_a_replay_delivers_what_arrived_until_now_ends_and_is_over_for_good(star
     assert run.process.wait(GUARD) == 0, run.text
     assert run.processed == sorted(BEFORE)
     out = run.output.read_text()
-    assert re.search(rf"^all +{len(BEFORE)} +{sum(map(len, BEFORE))} +0$", out, re.MULTILINE), out
+    assert re.search(rf"^all +{len(BEFORE)} +{sum(map(len, BEFORE))} +0 +0$", out, re.MULTILINE), out
     assert re.search(r"^done: 2 shards were read until \S+Z\.", out, re.MULTILINE), out
     assert "aws dynamodb delete-table --table-name orders-backfill" in out
     assert {row["checkpoint"]["S"] for row in rows(dynamodb, "orders-backfill").values()} == {"SHARD_END"}
@@ -152,6 +162,47 @@ def test_a_range_that_is_none_is_refused(start, arguments, words):
     assert words in run.text
 
 
+@pytest.fixture
+def old(tmp_path):
+    """A local AWS whose stream was made, and written to, 25 hours ago; and a function that leads back to the present."""
+    ahead = [-25 * 3_600_000]
+    whole = ReadSpan(172_800, 172_800)
+    with LocalAws(
+        listing_lag=0, now_millis=lambda: time.time_ns() // 10**6 + ahead[0], read_span=whole
+    ) as aws:
+        aws.kinesis.create_stream("orders", 1)
+        for data in BEFORE:
+            aws.kinesis.put_record("orders", data.encode(), data)
+        yield aws, lambda: ahead.__setitem__(0, 0)
+
+
+@pytest.mark.parametrize("processes", [(), ("--processes", "1")])
+def test_records_that_are_lost_are_counted_and_make_the_exit_code(start_at, old, processes):
+    aws, return_to_the_present = old
+    arguments = ("--from", "TRIM_HORIZON", "--until", in_seconds(-3600))
+    first = start_at(aws, *arguments, "--rate", "0.01")
+    first.until(lambda: first.processed, "the first record")
+    assert first.stop() == 1
+    return_to_the_present()
+    second = start_at(aws, *arguments, *processes)
+    assert second.process.wait(GUARD) == 3, second.text
+    out = second.output.read_text()
+    assert re.search(r"^all +0 +0 +0 +1$", out, re.MULTILINE), out
+    assert "done: 1 shards were read until" in out
+    assert "records were no longer kept when they were to be read" in out
+
+
+def test_a_beginning_that_is_no_longer_kept_is_reported_at_the_start(start_at, old):
+    aws, return_to_the_present = old
+    return_to_the_present()
+    run = start_at(aws, "--from", in_seconds(-30 * 3600), "--until", in_seconds(-60))
+    assert run.process.wait(GUARD) == 0, run.text
+    assert "the stream keeps records for 24h" in run.text
+    again = start_at(aws, "--from", in_seconds(-12 * 3600), "--until", in_seconds(-60), app="other-backfill")
+    assert again.process.wait(GUARD) == 0, again.text
+    assert "the stream keeps records" not in again.text
+
+
 # -- counts and progress -----------------------------------------------------------------------------------------------
 
 
@@ -162,8 +213,11 @@ def test_the_tally_counts_what_was_processed_and_what_was_given_up():
     tally.take("a", [(catalog.RECORDS_DEAD_LETTERED, 3.0)])
     tally.take("a", [(catalog.SKIPPED_RECORDS, 1.0)])
     tally.forget("a")
-    assert tally.counts() == {"a": Count(1, 0, 4), "b": Count(2, 9, 0)}
-    assert table_of(tally.counts()).splitlines()[-1].split() == ["all", "3", "9", "4"]
+    assert tally.lost == 0
+    tally.hear(DataLost(shard="b", checkpoint="7:0", resumed_at=None))
+    assert tally.counts() == {"a": Count(1, 0, 4), "b": Count(2, 9, 0, 1)}
+    assert tally.lost == 1
+    assert table_of(tally.counts()).splitlines()[-1].split() == ["all", "3", "9", "4", "1"]
 
 
 def status(**behind):

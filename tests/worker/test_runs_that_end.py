@@ -7,6 +7,7 @@ import pytest
 
 from pykcl.config import Config
 from pykcl.errors import ConfigError, FatalError, SetupError
+from pykcl.events import DataLost
 from pykcl.handlers.functions import Context, handler
 from pykcl.model.checkpoint import AT_SHARD_END
 from pykcl.model.kpl import aggregate
@@ -299,6 +300,20 @@ def test_what_is_gathered_or_not_checkpointed_is_settled_before_a_shard_is_finis
     fleet.wait(lambda: worker.join(0.0))
     assert set(fleet.ledger.payloads) == set(put)
     assert {call for _, call, _ in fleet.ledger.calls} == {"initialize", "process_records", "shard_ended"}
+
+
+def test_what_was_trimmed_before_a_run_went_on_is_reported_though_no_record_follows(new_fleet):
+    fleet = new_fleet(shards=1)
+    fleet.put(20)
+    run = {"until": time_at(60), "max_records": 5, "checkpoint_mode": "auto"}
+    worker = fleet.start("w1", max_records_per_second=1.0, **run)
+    fleet.wait(lambda: any(not lease.checkpoint.is_start for lease in fleet.rows().values()))
+    worker.stop()
+    fleet.simulation.sleep(25 * 3600)
+    worker = fleet.start("w2", **run)
+    fleet.wait(lambda: worker.join(0.0), 3600.0)
+    assert [event.shard for event in fleet.happened(DataLost)] == list(fleet.rows())
+    assert 0 < len(fleet.ledger.payloads) < 20
 
 
 def test_a_processor_that_checkpoints_by_itself_and_has_not_keeps_the_shard_from_being_finished(new_fleet):
