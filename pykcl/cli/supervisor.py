@@ -107,8 +107,9 @@ class Processes:
         return replace(settings, config=replace(settings.config, worker_id=self.member.worker_id))
 
     def with_arguments(self, *more: str) -> Processes:
-        """Return the same, where each process gets these arguments behind the others."""
-        return replace(self, arguments=(*self.arguments, *more))
+        """Return the same, where each process gets these options behind the others, and before what follows `--`."""
+        end = self.arguments.index("--") if "--" in self.arguments else len(self.arguments)
+        return replace(self, arguments=(*self.arguments[:end], *more, *self.arguments[end:]))
 
     def run(self, config: Config, service: Service) -> int:
         """Run as the parent, and return the exit code. Raises ConfigError and SetupError."""

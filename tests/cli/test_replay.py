@@ -11,7 +11,7 @@ import pytest
 from service_kit import Service
 
 from pykcl.cli.replay import Count, Course, Tally, seconds_left, table_of
-from pykcl.cli.supervisor import Parent
+from pykcl.cli.supervisor import Parent, Processes
 from pykcl.events import DataLost
 from pykcl.local.server import LocalAws
 from pykcl.local.stream import ReadSpan
@@ -247,6 +247,20 @@ def test_the_end_is_estimated_once_enough_is_done_for_it():
     assert seconds_left(10.0, 0.001) is None
     assert seconds_left(10.0, 0.25) == 30.0
     assert seconds_left(10.0, 1.0) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("given", "wanted"),
+    [
+        (("replay", "p:O", "--until", "now"), ("replay", "p:O", "--until", "now", "--until", "then")),
+        (
+            ("replay", "--until", "now", "--", "p:O"),
+            ("replay", "--until", "now", "--until", "then", "--", "p:O"),
+        ),
+    ],
+)
+def test_each_process_is_given_the_end_as_an_option(given, wanted):
+    assert Processes(2, given).with_arguments("--until", "then").arguments == wanted
 
 
 @pytest.mark.parametrize("is_over", [True, False])
