@@ -258,13 +258,21 @@ def with_end(settings: Settings, until: str) -> Settings:
     """
     begun: str | None = None
     if until == NOW:
-        found = [end for lease in leases_of(services_of(settings)[0]) if (end := end_of(lease)) is not None]
-        begun = format_time(found[0] if found else SystemRuntime().utcnow_millis())
+        table, stream = services_of(settings)
+        found = [end for lease in leases_of(table) if (end := end_of(lease)) is not None]
+        begun = format_time(found[0] if found else _now(stream))
     config = replace(settings.config, until=begun or until)
     if config.metrics_level == "NONE":
         # The counts come by the same way as metrics, and `metrics` decides where those go.
         config = replace(config, metrics_level="SUMMARY", metrics="none")
     return replace(settings, config=config)
+
+
+def _now(stream: Stream) -> int:
+    """Return the later one of the times of Kinesis, of which whole seconds are known, and of this host: what was put so
+    far has arrived before it. Raises SetupError, TemporaryError."""
+    stream.describe()
+    return max(stream.server_time_millis(as_seen=True), SystemRuntime().utcnow_millis())
 
 
 def table_of(counts: dict[str, Count]) -> str:

@@ -8,10 +8,12 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 
 import pytest
-from service_kit import Service
+from service_kit import Service, lead_to
 
-from pykcl.cli.replay import Count, Course, Tally, seconds_left, table_of
+from pykcl.cli.replay import Count, Course, Tally, seconds_left, table_of, with_end
+from pykcl.cli.settings import Settings
 from pykcl.cli.supervisor import Parent, Processes
+from pykcl.config import Config
 from pykcl.events import DataLost
 from pykcl.local.server import LocalAws
 from pykcl.local.stream import ReadSpan
@@ -201,6 +203,18 @@ def test_a_beginning_that_is_no_longer_kept_is_reported_at_the_start(start_at, o
     again = start_at(aws, "--from", in_seconds(-12 * 3600), "--until", in_seconds(-60), app="other-backfill")
     assert again.process.wait(GUARD) == 0, again.text
     assert "the stream keeps records" not in again.text
+
+
+@pytest.mark.parametrize("ahead", [3_600_000, -3_600_000])
+def test_now_is_not_before_what_was_put_by_kinesis_clock(monkeypatch, ahead):
+    with LocalAws(listing_lag=0, now_millis=lambda: time.time_ns() // 10**6 + ahead) as aws:
+        aws.kinesis.create_stream("orders", 1)
+        lead_to(monkeypatch, aws)
+        here, there = time.time_ns() // 10**6, aws.kinesis.now_millis()
+        config = Config(application="orders-backfill", stream="orders", initial_position="TRIM_HORIZON")
+        until = with_end(Settings(config), "now").config.until_millis
+        # Kinesis says its time in whole seconds.
+        assert until >= max(here, there // 1000 * 1000)
 
 
 # -- counts and progress -----------------------------------------------------------------------------------------------
