@@ -45,18 +45,18 @@ def parse_time(text: str) -> int:
     return millis
 
 
-def start_position(start: str | datetime) -> StartPosition:
-    """Return `start` as a value. Raises ConfigError."""
+def start_position(start: str | datetime, name: str = "initial_position") -> StartPosition:
+    """Return `start`, the option `name`, as a value. Raises ConfigError."""
     if isinstance(start, str):
         if start in ("LATEST", "TRIM_HORIZON"):
             return StartPosition(start)  # type: ignore[arg-type]
         if not start[:1].isdigit():
-            raise _not_a_position(start)
+            raise _not_a_position(name, start)
     elif not isinstance(start, datetime):
         raise ConfigError(
-            f"initial_position={shown(start)} is not a position. Use 'LATEST', 'TRIM_HORIZON' or an aware datetime."
+            f"{name}={shown(start)} is not a position. Use 'LATEST', 'TRIM_HORIZON' or an aware datetime."
         )
-    return StartPosition("AT_TIMESTAMP", at_millis=millis_of("initial_position", start))
+    return StartPosition("AT_TIMESTAMP", at_millis=millis_of(name, start))
 
 
 def millis_of(name: str, time: str | datetime) -> int:
@@ -80,11 +80,11 @@ def millis_of(name: str, time: str | datetime) -> int:
     return millis
 
 
-def _not_a_position(text: str) -> ConfigError:
+def _not_a_position(name: str, text: str) -> ConfigError:
     near = difflib.get_close_matches(text.upper(), ["LATEST", "TRIM_HORIZON"], n=1)
     hint = f" Did you mean {near[0]!r}?" if near else ""
     return ConfigError(
-        f"initial_position={text!r} is not a position.{hint} "
+        f"{name}={text!r} is not a position.{hint} "
         "Use LATEST, TRIM_HORIZON or a time such as 2026-11-20T09:00:00Z."
     )
 

@@ -32,7 +32,7 @@ from pykcl.model.checkpoint import AT_START_TIMESTAMP
 from pykcl.model.lease import Lease
 from pykcl.planning.run_end import end_of
 from pykcl.runtime import SystemRuntime
-from pykcl.times import format_duration, format_time
+from pykcl.times import format_duration, format_time, millis_of, start_position
 
 if TYPE_CHECKING:
     from pykcl.status import WorkerStatus
@@ -295,6 +295,17 @@ def table_of(counts: dict[str, Count]) -> str:
     return render(rows, columns, "wide")
 
 
+def _refuse_what_is_said_twice(options: Mapping[str, Any], given: Mapping[str, Any]) -> None:
+    """options: of --option. given: fields of Config that have a flag. Raises click.UsageError."""
+    for field, flag in (
+        ("until", "--until"),
+        ("initial_position", "--from"),
+        ("max_records_per_second", "--rate"),
+    ):
+        if field in options and (field in given or field == "until"):
+            raise click.UsageError(f"--option {field}= and {flag} say the same. Do: drop the former.")
+
+
 def _processor(target: str) -> Any:
     from pykcl.handlers.app import App
     from pykcl.handlers.functions import processor_of
@@ -370,11 +381,16 @@ def replay(
     with exit_codes(processes.name, runs_worker=True):
         if rate is not None:
             given["max_records_per_second"] = rate
+        overrides = from_arguments(options)
+        _refuse_what_is_said_twice(overrides, given)
+        start_position(given["initial_position"], "--from")
+        if until != NOW:
+            millis_of("--until", until)
         settings = settings_of(
             entry_point="native",
             properties=properties,
             config_file=config_file,
-            overrides=from_arguments(options) | service.config_options() | given,
+            overrides=overrides | service.config_options() | given,
             accept_polling=True,
             shows_verdicts=processes.member is None,
             **access,

@@ -155,12 +155,20 @@ def test_the_table_of_an_application_is_refused_and_not_touched(start, dynamodb)
     [
         (("--from", "2026-11-20T10:00Z", "--until", "2026-11-20T09:00Z"), "is not after initial_position"),
         (("--from", "TRIM_HORIZON", "--until", "2026-11-20T09:00"), "has no time zone"),
-        (("--from", "TRIM_HORIZON", "--until", "yesterday"), "is not a time"),
+        (("--from", "TRIM_HORIZON", "--until", "yesterday"), "--until='yesterday' is not a time"),
+        (
+            ("--from", "yesterday", "--until", "now"),
+            "--from='yesterday' is not a position. Use LATEST, TRIM_HORIZON or a",
+        ),
+        (("--from", "2026-11-20T09:00", "--until", "now"), "--from='2026-11-20T09:00' has no time zone"),
+        ((*UNTIL_NOW, "--option", "until=2026-11-20T09:00Z"), "--option until= and --until"),
+        ((*UNTIL_NOW, "--option", "initial-position=LATEST"), "--option initial_position= and --from"),
+        ((*UNTIL_NOW, "--rate", "5", "--option", "max_records_per_second=7"), "per_second= and --rate"),
     ],
 )
-def test_a_range_that_is_none_is_refused(start, arguments, words):
+def test_a_range_that_is_none_and_one_that_is_said_twice_are_refused(start, arguments, words):
     run = start(*arguments)
-    assert run.process.wait(GUARD) == 78
+    assert run.process.wait(GUARD) == (2 if "--option" in arguments else 78)
     assert words in run.text
 
 
