@@ -114,13 +114,14 @@ class Start:
         if scan is None:
             return None
         context.identity.refuse_foreign_leases(scan.rows)
-        context.refuse_other_runs(scan.rows)
-        self._refuse_an_end_behind(scan.rows)
+        self._refuse_other_runs(context, scan.rows)
         context.fleet.join(scan.rows)
         return context
 
-    def _refuse_an_end_behind(self, rows: Sequence[Row]) -> None:
-        """Raise SetupError for a run that would begin now, at LATEST, behind its end. One that has begun goes on."""
+    def _refuse_other_runs(self, context: Context, rows: Sequence[Row]) -> None:
+        """Raise FatalError for rows of another run, and SetupError for a run that would begin now, at LATEST, behind its
+        end. One that has begun goes on."""
+        context.refuse_other_runs(rows)
         until, now = self.config.until_millis, self.stream.server_time_millis()
         is_new = self.config.start_position.kind == "LATEST" and not any(
             isinstance(row, Lease) for row in rows
