@@ -119,7 +119,7 @@ class Start:
         return context
 
     def _refuse_other_runs(self, context: Context, rows: Sequence[Row]) -> None:
-        """Raise FatalError for rows of another run, and SetupError for a run that would begin now, at LATEST, behind its
+        """Raise FatalError for rows of another run, SetupError for a run that would begin now, at LATEST, behind its
         end. One that has begun goes on."""
         context.refuse_other_runs(rows)
         until, now = self.config.until_millis, self.stream.server_time_millis()
