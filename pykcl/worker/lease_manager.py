@@ -62,6 +62,8 @@ class LeaseManager:
         self._ended_here: set[str] = set()
         self._left_alone: dict[str, float] = {}
         self._next_steal = 0.0
+        # In the round before: every lease had ended, of a run that ends by itself.
+        self._was_over = False
         self._task: Task | None = None
 
     def start(self) -> None:
@@ -165,12 +167,16 @@ class LeaseManager:
     def _is_run_over(self, listing: ShardListing | None, now: float) -> bool:
         """True once a run that ends by itself has read every shard so far. Asks for a listing where that seems so.
 
-        A shard that no listing has yet is a child: of a shard that was read to its own end, and then it got its lease
-        before that was written; or of one that is finished, and then it was made after the end of the run.
+        The listing has to be younger than the end of the last lease. 1) A shard is split before the end of the run, and
+        its children get records; 2) its last page still has an iterator, and is 0 behind: it is finished, and
+        has made no leases for its children; 3) a listing from before 1 lacks no lease.
         """
-        if self._context.config.until is None or not is_over(self._view.leases) or self._view.unreadable:
+        if self._context.config.until is None:
             return False
-        if listing is None:
+        was_over, self._was_over = self._was_over, is_over(self._view.leases) and not self._view.unreadable
+        if not self._was_over:
+            return False
+        if listing is None or not was_over:
             self._sync.list_at_once()
             return False
         return not self._sync.is_needed(listing, now)

@@ -1,5 +1,6 @@
 """A run with an end: every record that arrived before `until` is delivered, none after it, and the workers stop."""
 
+from dataclasses import replace
 from datetime import UTC, datetime
 from random import Random
 
@@ -281,6 +282,52 @@ def test_an_answer_that_was_long_on_its_way_does_not_end_the_shard(new_fleet):
     fleet.wait(lambda: worker.join(0.0), 300.0)
     assert late
     assert list(fleet.ledger.payloads) == late
+
+
+def test_a_listing_that_was_long_on_its_way_does_not_end_the_run(new_fleet):
+    """1) The shards are listed, and the answer is slow; 2) one is split before the end of the run, and its children get
+    records; 3) its last page shows its tip, and no end yet, so that it counts as finished without children."""
+    fleet, put = new_fleet(shards=1), []
+
+    def sleep_until(seconds):
+        fleet.simulation.sleep(BEGAN + seconds - fleet.simulation.now)
+
+    def work(batch):
+        if batch.records[0].data == put[0]:
+            sleep_until(66.0)
+
+    worker = fleet.worker(
+        "w1",
+        until=time_at(60),
+        shard_sync_interval=1.0,
+        max_records=1,
+        processor=lambda: RecordingProcessor("w1", fleet.ledger, work),
+    )
+    _, stream = worker._adapters
+    list_shards, fetch = stream.list_shards, stream.fetch
+
+    def slow():
+        listing = list_shards()
+        if put and not fleet.simulation.now > BEGAN + 65.0:
+            sleep_until(75.0)
+        return listing
+
+    def at_the_tip(*position):
+        page = fetch(*position)
+        is_last = [record.data for record in page.records] == put[2:3]
+        return replace(page, millis_behind_latest=0) if is_last else page
+
+    stream.list_shards, stream.fetch = slow, at_the_tip
+    worker.start()
+    sleep_until(50.0)
+    put += fleet.put(1)
+    sleep_until(58.0)
+    put += fleet.put(2)
+    fleet.kinesis.split(STREAM, fleet.open_shards()[0])
+    sleep_until(59.0)
+    put += fleet.put(4)
+    fleet.wait(lambda: worker.join(0.0), 300.0)
+    assert set(fleet.ledger.payloads) == set(put)
 
 
 @pytest.mark.parametrize(
