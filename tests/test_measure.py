@@ -13,9 +13,9 @@ REACHED = {
 """What each measure may come to; a change that lowers one lowers it here."""
 SIZES = {
     "files of pykcl/": 322,
-    "lines of pykcl/": 82_650,
+    "lines of pykcl/": 82_720,
     "lines of the core": 35_480,
-    "lines of tests/": 128_050,
+    "lines of tests/": 128_330,
 }
 """Sizes that may not be exceeded. A change that needs more raises the number here and gives the reason in its message."""
 

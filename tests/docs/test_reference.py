@@ -187,7 +187,14 @@ def test_the_row_table_has_every_attribute_with_its_type():
 def test_the_private_map_has_exactly_the_keys_of_the_table():
     standing = Standstill(AT_TRIM_HORIZON, 1)
     note = dataclasses.replace(
-        NEW.metadata, owner="w1", latest_from=1, latest_done="7", consumer="app", until=9, standstill=standing
+        NEW.metadata,
+        owner="w1",
+        latest_from=1,
+        latest_done="7",
+        consumer="app",
+        until=9,
+        begin="LATEST",
+        standstill=standing,
     )
     written = to_item(NEW.with_(metadata=note))["pykcl"]["M"]
     told = {code(row[0]): row[1] for row in table_under("docs/reference/lease-table.md", "key | type")}
