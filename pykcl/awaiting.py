@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress
-from typing import TypeVar
+from typing import TypeVar, cast
 
-from pykcl.runtime import Runtime, error_of
+from pykcl.runtime import Runtime, outcome_of
 
 Result = TypeVar("Result")
 
@@ -34,13 +34,10 @@ async def in_a_thread(runtime: Runtime, name: str, call: Callable[[], Result]) -
     """Wait for a call in a thread of its own. A cancellation is raised once it has returned."""
     loop = asyncio.get_running_loop()
     done: asyncio.Future[None] = loop.create_future()
-    results: list[Result] = []
-    errors: list[BaseException] = []
+    outcomes: list[tuple[Result | None, BaseException | None]] = []
 
     def work() -> None:
-        error = error_of(lambda: results.append(call()))
-        if error is not None:
-            errors.append(error)
+        outcomes.append(outcome_of(call))
         loop.call_soon_threadsafe(resolve, done)
 
     task = runtime.spawn(name, work)
@@ -52,11 +49,12 @@ async def in_a_thread(runtime: Runtime, name: str, call: Callable[[], Result]) -
             cancelled = error
     # It has nothing left to do, and is not to be found by who counts threads.
     task.join(1.0)
+    ((result, raised),) = outcomes
     if cancelled is not None:
-        raise cancelled from (errors[0] if errors else None)
-    if errors:
-        raise errors[0]
-    return results[0]
+        raise cancelled from raised
+    if raised is not None:
+        raise raised
+    return cast(Result, result)
 
 
 def resolve(news: asyncio.Future[None]) -> None:

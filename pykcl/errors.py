@@ -253,7 +253,8 @@ class BufferFull(PyKclError):
 class NotDelivered(PyKclError):
     """A record was given up: its time ran out, the producer was closed, or one before it in its shard was given up.
 
-    perhaps_put: it may be in the stream all the same, as a request with it had no answer.
+    perhaps_put: it may be in the stream all the same, as a request with it had no answer. A record that is given up for
+    another error and may be there has this one, too; `__cause__` is the other.
     """
 
     def __init__(self, message: str, *, perhaps_put: bool = False) -> None:

@@ -20,7 +20,7 @@ from concurrent import futures
 from pathlib import PurePath
 from queue import Empty, SimpleQueue
 from types import CodeType, FrameType, TracebackType
-from typing import Any, Protocol, TypeVar
+from typing import Any, NoReturn, Protocol, TypeVar, cast
 
 from pykcl.errors import TemporaryError
 
@@ -30,6 +30,8 @@ Key = TypeVar("Key")
 Result = TypeVar("Result")
 
 _one_at_a_time = threading.Lock()
+_making = threading.RLock()
+"""For the parts of a LazyFuture: the handler of a signal may wait for one, too."""
 
 FORKS: list[None] = []
 """One for each fork between the first process and this one."""
@@ -47,19 +49,23 @@ class EndsThread(BaseException):
     """
 
 
-def error_of(code: Callable[[], object]) -> BaseException | None:
-    """Call code of others, and return whatever it raises; None if it returns.
+def outcome_of(code: Callable[[], Result]) -> tuple[Result | None, BaseException | None]:
+    """Call code of others, and return its result, or whatever it raises.
 
     Also what is no Exception, such as sys.exit() in a listener: others wait for this thread, which goes on. What ends
     the thread itself is raised.
     """
     try:
-        code()
+        return code(), None
     except EndsThread:
         raise
     except BaseException as error:  # noqa: BLE001 - the caller says what becomes of it
-        return error
-    return None
+        return None, error
+
+
+def error_of(code: Callable[[], object]) -> BaseException | None:
+    """Call code of others as `outcome_of`, and return whatever it raises; None if it returns."""
+    return outcome_of(code)[1]
 
 
 class Lock(Protocol):
@@ -92,6 +98,64 @@ class Task(Protocol):
 
 Thread = threading.Thread
 Future = futures.Future
+
+
+class LazyFuture(futures.Future[Result]):
+    """A future that runs from the start, and has a lock and lists of its own once somebody waits, or adds a callback.
+
+    Most futures of a producer are dropped unasked, and these parts are a kilobyte and a microsecond of each. They are
+    made when a method of the standard library first uses one of them; until then the state below is all there is, under
+    the lock of all such futures.
+    """
+
+    _state = futures._base.RUNNING
+    _result: Result | None = None
+    _exception: BaseException | None = None
+    _is_whole = False
+    __init__ = object.__init__
+
+    def __getattr__(self, name: str) -> Any:
+        if not self._is_whole:
+            parts = {part: value for part, value in vars(futures.Future()).items() if part not in _OF_STATE}
+            with _making:
+                if not self._is_whole:
+                    # In one step: 1) Ctrl-C comes between two parts; 2) who asks again waits with a lock that
+                    # nobody notifies.
+                    vars(self).update(parts, _is_whole=True)
+        return object.__getattribute__(self, name)
+
+    def __reduce_ex__(self, protocol: Any) -> NoReturn:
+        raise TypeError(f"cannot pickle or copy a {type(self).__name__}: its copy would never be done")
+
+    def done(self) -> bool:
+        return self._state == futures._base.FINISHED
+
+    def result(self, timeout: float | None = None) -> Result:
+        # The state is set last.
+        if self._state == futures._base.FINISHED and self._exception is None:
+            return cast(Result, self._result)
+        try:
+            return super().result(timeout)
+        finally:
+            del self  # the traceback of an error holds this frame: no cycle
+
+
+_OF_STATE = frozenset({"_state", "_result", "_exception"})
+
+
+def resolve_unwatched(
+    results: Iterable[tuple[LazyFuture[Result], Result]],
+) -> list[tuple[LazyFuture[Result], Result]]:
+    """Resolve the futures that nobody waits for or listens to; return the others, which `set_result` has to resolve."""
+    watched: list[tuple[LazyFuture[Result], Result]] = []
+    with _making:
+        for future, result in results:
+            if future._is_whole or future._state == futures._base.FINISHED:
+                watched.append((future, result))
+            else:
+                future._result = result
+                future._state = futures._base.FINISHED
+    return watched
 
 
 class Coroutines:
@@ -209,7 +273,8 @@ _RANDOM = random.Random()  # noqa: S311 - jitter and fair choice, not secrets
 
 def _belong_to_the_fork() -> None:
     """Make anew, in a process that was forked, what a thread of the other one may have locked; and another chance."""
-    global _one_at_a_time  # noqa: PLW0603 - the process's
+    global _one_at_a_time, _making  # noqa: PLW0603 - the process's
+    _making = threading.RLock()
     _one_at_a_time = threading.Lock()
     _COROUTINES.lock = threading.Lock()
     _RANDOM.seed()

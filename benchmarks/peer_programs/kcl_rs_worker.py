@@ -1,18 +1,22 @@
-"""The program of kcl-rs' README, polling: a processor that reads each record's data and partition key, and `Scheduler.run()`.
+"""The program of kcl-rs' README: a processor that reads each record's data and partition key, and `Scheduler.run()`.
 Runs in an environment of its own.
 
-    python kcl_rs_worker.py APPLICATION STREAM URL
+    python kcl_rs_worker.py APPLICATION STREAM URL [FANOUT]
 
-All options are as they are by default, but for the start position and polling.
+All options are as they are by default, but for the start position and, without FANOUT, polling.
 """
 
 import os
 import sys
+import time
 
 from kcl_rs import RecordProcessorBase, Scheduler
 from line_protocol import answer_counts_beside
 
+STAMP = b"put at "
 processors = []
+latencies = []
+"""Milliseconds, of records that say when they were put."""
 
 
 class Counting(RecordProcessorBase):
@@ -24,9 +28,12 @@ class Counting(RecordProcessorBase):
         pass
 
     def process_records(self, process_records_input):
-        count = size = keys = 0
+        now, count, size, keys = time.monotonic_ns(), 0, 0, 0
         for record in process_records_input.records:
-            size += len(record.data)
+            data = record.data
+            size += len(data)
+            if data.startswith(STAMP):
+                latencies.append((now - int(data[len(STAMP) :])) / 1e6)
             keys += len(record.partition_key)
             count += 1
         self.bytes += size
@@ -44,9 +51,15 @@ class Counting(RecordProcessorBase):
         shutdown_requested_input.checkpointer.checkpoint()
 
 
+def more(_):
+    """What `benchmarks.retrieval` asks for besides."""
+    found = [latencies.pop(0) for _ in range(len(latencies))]
+    return {"latencies": found, "read": len(processors), "threads": len(os.listdir("/proc/self/task"))}
+
+
 if __name__ == "__main__":
     answer_counts_beside(
-        lambda: (sum(one.records for one in processors), sum(one.bytes for one in processors))
+        lambda: (sum(one.records for one in processors), sum(one.bytes for one in processors)), more
     )
     Scheduler(
         stream_name=sys.argv[2],
@@ -55,5 +68,5 @@ if __name__ == "__main__":
         region=os.environ["AWS_DEFAULT_REGION"],
         endpoint_url=sys.argv[3],
         initial_position="TRIM_HORIZON",
-        retrieval_mode="POLLING",
+        retrieval_mode=(sys.argv[4:] or ["POLLING"])[0],
     ).run()

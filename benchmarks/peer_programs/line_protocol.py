@@ -19,6 +19,6 @@ def answer_counts(count, on_word=None):
         print(json.dumps({"records": records, "bytes": size, **(more or {})}), flush=True)
 
 
-def answer_counts_beside(count):
+def answer_counts_beside(count, on_word=None):
     """The same in a thread, for a program whose main thread runs its worker."""
-    threading.Thread(target=answer_counts, args=(count,), daemon=True).start()
+    threading.Thread(target=answer_counts, args=(count, on_word), daemon=True).start()

@@ -142,7 +142,9 @@ def connect_stream(
         client = open_client(session, "kinesis", config, region=region, connections=connections)
     else:
         _refuse_unreadable_bundle(client)
-    return KinesisStream(client, config.stream, runtime, who="this producer")
+    return KinesisStream(
+        client, config.stream, runtime, http_transport=config.http_transport, who="this producer"
+    )
 
 
 def given_clients(clients: Mapping[str, Any] | None) -> dict[str, Any]:

@@ -3,7 +3,8 @@
 The client is handed in and shared by all threads; it should not retry by itself (one attempt), because the
 worker paces and retries per shard, and it must be able to wait for a page of 10 MiB. Two event handlers are
 registered on it. They act on this module's own GetRecords calls only: the same client may serve others. Pages
-may come past the client, over `transport.get_records`; all else goes through it.
+may come past the client, over `transport.get_records`, and records go past it, over `transport.put_records`; all else
+goes through it.
 
 Facts of the Kinesis API (2013-12-02) this rests on:
 
@@ -34,7 +35,6 @@ from pykcl.aws.kinesis_decode import (
     UnprovenEnd,
     description_of,
     put_answers,
-    put_entry,
     refused,
     shards_of,
 )
@@ -42,6 +42,7 @@ from pykcl.aws.renewed_credentials import trouble_of
 from pykcl.aws.server_clock import ServerClock, date_of
 from pykcl.aws.transport.connection import wait_for_any
 from pykcl.aws.transport.get_records import PageReads, PendingPage
+from pykcl.aws.transport.put_records import PutRequests
 from pykcl.config import HttpTransport, RecordEncoding
 from pykcl.errors import (
     AnswerRefused,
@@ -108,6 +109,7 @@ class KinesisStream:
         self._clock = ServerClock(runtime, log)
         self._reads = PageReads(client, runtime, http_transport, record_encoding)
         self._calling = self._reads.clock.calling
+        self._puts = PutRequests(client, runtime, http_transport, self._reads.clock)
 
     @property
     def name(self) -> str:
@@ -181,9 +183,8 @@ class KinesisStream:
     def put(self, records: Sequence[NewRecord]) -> list[PutAnswer]:
         """Send one PutRecords request; see `interfaces.PutStream`. Raises StreamMissing when there is no stream."""
         doing = f"Putting records into stream {self._name!r}"
-        request = {**self._stream(), "Records": [put_entry(record) for record in records]}
         try:
-            answer = self._call(doing, self._calling(self._client.put_records), request)
+            answer = self._call(doing, self._puts.put_records, {**self._stream(), "Records": records})
         except NotFoundError as error:
             message = str(error)
         else:

@@ -268,15 +268,16 @@ def put_entry(record: NewRecord) -> dict[str, Any]:
 def put_answers(answer: Mapping[str, Any], count: int) -> list[PutAnswer]:
     """The answer of PutRecords for each of `count` records, in order. Raises AnswerRefused for another number."""
     listed = answer.get("Records")
-    answers = [_put_answer(entry) for entry in listed] if isinstance(listed, list) else []
-    if len(answers) != count:
+    entries = listed if isinstance(listed, list) else []
+    readable = sum(isinstance(entry, dict) for entry in entries)
+    if not len(entries) == readable == count:
         raise AnswerRefused(
-            f"PutRecords of {count} records answered for {len(answers)}: it is unknown which were put."
+            f"PutRecords of {count} records answered for {readable}: it is unknown which were put."
         )
-    return answers
+    return [_put_answer(entry) for entry in entries]
 
 
-def _put_answer(answer: Any) -> PutAnswer:
+def _put_answer(answer: Mapping[str, Any]) -> PutAnswer:
     error, shard_id = answer.get("ErrorCode"), answer.get("ShardId")
     if error or not isinstance(shard_id, str):
         return PutAnswer(None, str(error or "no shard named")[:80])

@@ -1,4 +1,4 @@
-"""`pykcl doctor`: check everything that a worker and its fleet need."""
+"""`pykcl doctor`: check everything that a worker and its fleet need, or a program that puts records."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from pykcl.cli.console import say
 from pykcl.cli.errors import ExitCode
@@ -31,7 +32,7 @@ from pykcl.cli.target import Target, fleet_options
 from pykcl.errors import ConfigError, printable
 
 if TYPE_CHECKING:
-    from pykcl.operate.doctor.facts import Facts, FileFacts
+    from pykcl.operate.doctor.facts import Facts, FileFacts, Program
     from pykcl.operate.doctor.findings import Finding
 
 MARKS: Mapping[str, tuple[str, Colour]] = {
@@ -42,11 +43,25 @@ MARKS: Mapping[str, tuple[str, Colour]] = {
 }
 _TOPIC_WIDTH = 11
 _WIDE = 110
+_OF_WORKER = ("application", "table", "failover", "properties", "no_sample", "no_lag")
 
 
 @click.command(cls=Verb)
 @fleet_options()
 @format_option
+@click.option(
+    "--for",
+    "whose",
+    type=click.Choice(["worker", "producer"]),
+    default="worker",
+    show_default=True,
+    help="Check what a worker and its fleet need, or a program that puts records.",
+)
+@click.option(
+    "--compression",
+    type=click.Choice(["gzip", "zstd"]),
+    help="With --for producer: check that it can compress so.",
+)
 @click.option(
     "--no-sample", is_flag=True, help="Scan once: faster, but does not show which workers are alive."
 )
@@ -56,7 +71,7 @@ _WIDE = 110
 @click.option(
     "--simulate-iam",
     is_flag=True,
-    help="Ask IAM whether a worker has all required permissions, including write permissions.",
+    help="Ask IAM whether the worker or producer has all required permissions, including write permissions.",
 )
 @click.option(
     "--bundle",
@@ -70,6 +85,8 @@ _WIDE = 110
 def doctor(
     target: Target,
     output: Format,
+    whose: Program,
+    compression: str | None,
     no_sample: bool,
     no_lag: bool,
     simulate_iam: bool,
@@ -78,9 +95,10 @@ def doctor(
 ) -> None:
     """Check credentials, permissions, stream, lease table and fleet.
 
-    No option is required; with --application and --stream it checks more. It only reads, and does not disturb the
-    fleet. If it knows the failover time (from --failover or a file), it watches the heartbeats of the workers for one
-    and a half times as long. Prints a fix for each problem; `-o wide` also shows the ids.
+    No option is required; with --application and --stream it checks more. --for producer needs --stream, and checks
+    what a program needs that only puts records. It only reads, and does not disturb the fleet. If it knows the failover
+    time (from --failover or a file), it watches the heartbeats of the workers for one and a half times as long. Prints
+    a fix for each problem; `-o wide` also shows the ids.
 
     --bundle writes versions, options, leases and findings as text into a new zip file. Names of applications, tables,
     streams, consumers, workers, accounts and roles are replaced by hashes; credentials, records, endpoints and the
@@ -90,18 +108,41 @@ def doctor(
     """
     if keep_names and bundle is None:
         raise click.UsageError("--keep-names goes with --bundle FILE.")
+    _refuse_mixture(whose, compression)
+    if whose == "producer":
+        target.refuse_without("stream")
     file = _file_facts(target.properties) if target.properties is not None else None
     facts, findings = examine(
-        target, watch=not no_sample, lag=not no_lag, simulate_iam=simulate_iam, file=file
+        target, whose, compression, watch=not no_sample, lag=not no_lag, simulate_iam=simulate_iam, file=file
     )
-    say(answer(target, findings, output))
+    say(answer(target, findings, output, whose))
     if bundle is not None:
         _write_bundle(bundle, facts, keep_names=keep_names)
     sys.exit(ExitCode.FINDING if any(one.level == "error" for one in findings) else ExitCode.OK)
 
 
+def _refuse_mixture(whose: Program, compression: str | None) -> None:
+    if whose == "worker":
+        if compression is not None:
+            raise click.UsageError("--compression: only with --for producer.")
+        return
+    context = click.get_current_context()
+    given = [
+        max(param.opts, key=len)
+        for param in context.command.params
+        if param.name in _OF_WORKER
+        and context.get_parameter_source(param.name) is ParameterSource.COMMANDLINE
+    ]
+    if given:
+        raise click.UsageError(
+            f"{', '.join(given)}: of workers and their fleet. Drop that, or --for producer."
+        )
+
+
 def examine(
     target: Target,
+    whose: Program = "worker",
+    compression: str | None = None,
     *,
     watch: bool = True,
     lag: bool = True,
@@ -116,6 +157,8 @@ def examine(
     question = Question(
         config=target.config,
         clients=target.clients,
+        program=whose,
+        compression=compression,
         application=target.application,
         table=target.table,
         stream=target.stream,
@@ -185,14 +228,15 @@ def _file_facts(path: Path) -> FileFacts:
     )
 
 
-def answer(target: Target, findings: Sequence[Finding], output: Format) -> str:
+def answer(target: Target, findings: Sequence[Finding], output: Format, whose: Program = "worker") -> str:
     """Return the whole answer in that format."""
     rows = [row_of(one) for one in findings]
     if output == "table":
         return "\n".join([*(line for one in findings for line in _lines(one)), _summary(findings)])
     if output == "json":
-        fleet = {"application": target.application, "table": target.table, "stream": target.stream_name}
-        return json_text({**fleet, **_counts(findings), "findings": rows}, indent=2)
+        fleet = {"application": target.application, "table": target.table} if whose == "worker" else {}
+        about = {**fleet, "stream": target.stream_name}
+        return json_text({**about, **_counts(findings), "findings": rows}, indent=2)
     text = render(rows, _COLUMNS, output)
     return f"{text}\n{_summary(findings)}" if output == "wide" else text
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
 from typing import Any
 
 import click
@@ -20,6 +19,15 @@ from pykcl.model.shard import consumer_name
 _ARN = re.compile(
     r"arn:(?P<partition>[a-z0-9-]+):kinesis:(?P<region>[a-z0-9-]+):(?P<account>[0-9]{12}):stream/"
 )
+_OF = {
+    "create_table": ("worker",),
+    "follow_leader": ("worker",),
+    "metrics": ("worker", "producer"),
+    "consumer": ("worker", "operator"),
+    "dead_letters": ("worker", "operator"),
+    **dict.fromkeys(("steer", "put", "simulate", "read_metrics"), ("operator",)),
+}
+"""Whose policies an option is for, by the name of its parameter. One that is not here is for all of them."""
 
 
 @click.command(cls=Verb)
@@ -110,8 +118,7 @@ def iam(
     from pykcl.operate.aws.iam import operator_policy, producer_policy, worker_policy
 
     granted: dict[str, Any] = {"steer": steer, "put": put, "simulate": simulate, "read_metrics": read_metrics}
-    _refuse_mixture(whose, create_table, metrics, follow_leader, **granted)
-    _refuse_for_producer(whose, fan_out=consumer, dead_letters=dead_letters)
+    _refuse_of_others(whose)
     config = target.config
     places = _places(target, account, partition)
     if whose == "producer":
@@ -178,30 +185,11 @@ def _places(target: Target, account: str | None, partition: str | None) -> dict[
     }
 
 
-def _refuse_mixture(
-    whose: str,
-    create_table: bool | None,
-    metrics: bool | None,
-    follow_leader: bool | None,
-    **of_operator: bool,
-) -> None:
-    if whose != "worker" and (create_table is not None or follow_leader is not None):
-        raise click.UsageError(
-            f"--create-table and --follow-leader are of workers. Drop them, or --for {whose}."
-        )
-    if whose == "operator" and metrics is not None:
-        raise click.UsageError("--metrics is of workers and producers. Drop it, or --for operator.")
-    flags = _flags(of_operator)
-    if whose != "operator" and flags:
-        raise click.UsageError(f"{flags}: only with --for operator.")
-
-
-def _refuse_for_producer(whose: str, **of_readers: str | None) -> None:
-    flags = _flags(of_readers)
-    if whose == "producer" and flags:
-        raise click.UsageError(f"{flags}: only with --for worker or operator.")
-
-
-def _flags(given: Mapping[str, object]) -> str:
-    """Return the flags that were given, as they are written."""
-    return ", ".join(f"--{name.replace('_', '-')}" for name, value in given.items() if value)
+def _refuse_of_others(whose: str) -> None:
+    """Refuse the options on the command line that the policy asked for would ignore."""
+    context = click.get_current_context()
+    for option in context.command.params:
+        name = str(option.name)
+        is_given = context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE
+        if is_given and whose not in _OF.get(name, (whose,)):
+            raise click.UsageError(f"{option.opts[0]}: only with --for {' or '.join(_OF[name])}.")

@@ -18,7 +18,7 @@ from pykcl.handlers.record_queue import RecordQueue
 from pykcl.model.record import Record
 from pykcl.planning.read_schedule import backoff
 from pykcl.processor import NotDecoded
-from pykcl.runtime import EndsThread, Event, Runtime, SystemRuntime, Task, Thread, in_main_thread, this_thread
+from pykcl.runtime import Event, Runtime, SystemRuntime, Task, Thread, error_of, in_main_thread, this_thread
 from pykcl.worker.options import AppOptions, WorkerSeams
 from pykcl.worker.signals import REPEAT_SECONDS, OwnProcess, stop_signals_go_to
 from pykcl.worker.worker import Worker
@@ -216,16 +216,11 @@ class ConsumerBase(ABC, Generic[Asker]):
         return self._task is not None and not self._process.is_this
 
     def _work(self) -> None:
-        try:
-            self._worker.start()
-            self._has_started = True
-            self._wake()
-            self._worker.join()
-        except EndsThread:
-            raise
-        except Exception as error:  # noqa: BLE001 - raised in the program
+        error = error_of(self._run_worker)
+        if isinstance(error, Exception):
             self._failure = self._failure or error
-        except BaseException as error:  # noqa: BLE001 - or the program would wait for this thread for ever
+        elif error is not None:
+            # Raised in the program as well, which would wait for this thread for ever.
             why = f"{type(error).__name__}: {error} ended the thread of this {type(self).__name__}."
             self._failure = self._failure or PyKclError(
                 f"{why} Do: find what raises that; it is code of the application, such as a client or a listener."
@@ -233,6 +228,12 @@ class ConsumerBase(ABC, Generic[Asker]):
         self._note_end(Ended.STOPPED if self._failure is None else Ended.FAILED)
         self._is_over = True
         self._wake()
+
+    def _run_worker(self) -> None:
+        self._worker.start()
+        self._has_started = True
+        self._wake()
+        self._worker.join()
 
     def _stop_worker(self) -> None:
         """Stop the worker, and wait for its threads, at most `shutdown_grace`."""

@@ -164,8 +164,6 @@ class Round:
         """Start a lane by `how`, which returns a function for its standing; note an error of that."""
         try:
             lane.standing = how()
-        except EndsThread:
-            raise
         except Exception as error:  # noqa: BLE001 - no thread is left, say
             # Not raised: 1) the lanes before it run; 2) the batch would count as failed; 3) it is delivered again, and
             # other lanes would have the same keys beside those.

@@ -13,7 +13,7 @@ from weakref import WeakKeyDictionary
 
 from pykcl.errors import InternalError
 from pykcl.processor import why_it_runs_nothing
-from pykcl.runtime import Coroutines, EndsThread, Runtime
+from pykcl.runtime import Coroutines, Runtime, error_of
 from pykcl.worker.threads import Helpers
 
 if TYPE_CHECKING:
@@ -160,11 +160,9 @@ class HandlerLoop:
             )
 
     def _step(self, run: Callable[[], object]) -> None:
-        try:
-            run()
-        except EndsThread:
-            raise
-        except BaseException as error:  # noqa: BLE001 - sys.exit of a task that a handler has left behind, say
+        error = error_of(run)
+        if error is not None:
+            # sys.exit of a task that a handler has left behind, say.
             log.error("a task in the event loop raised error=%s", type(error).__name__)
 
 

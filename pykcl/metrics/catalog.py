@@ -395,7 +395,7 @@ ALL_ERRORS = _put(
 )
 RETRIES_PER_RECORD = _put(
     "RetriesPerRecord", "Count", "DETAILED", _S,
-    "Number of requests that a user record was in besides the first one, on average of those with an outcome.",
+    "Number of requests besides the first one, on average of the user records that were put or given up.",
     is_state=True,
 )  # fmt: skip
 BUFFERING_TIME = _put(

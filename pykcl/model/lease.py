@@ -46,13 +46,15 @@ class PykclMetadata:
 
     stream_arn, stream_created_at: which stream the lease belongs to; creation time in epoch milliseconds.
     owner, version: the pykcl worker that wrote this; believed only while `owner` equals the row's leaseOwner.
-    latest_from: server time, epoch milliseconds, from which a start at LATEST counts.
+    latest_from: server time, epoch milliseconds, from which the application's start at LATEST counts.
     process_token: of the process that wrote this, so that two processes of one worker identifier differ
     (in the row it is called `session`).
     failover_millis: the failover time of that worker, for whoever operates the fleet; no worker decides by it.
     standstill: as written; `Lease.standstill` is the one that counts.
     latest_done: the first sequence number that the row had after that start, as far as pykcl wrote or saw it. From then
-    on `latest_from` is history: LATEST set later means the time at which that is read.
+    on `latest_from` is history.
+    latest_reset: server time, epoch milliseconds, at which a worker found that somebody had set an old row to LATEST.
+    It is gone with the next sequence number.
     consumer: name of the consumer by which that worker reads, with enhanced fan-out; for whoever operates the fleet.
     until: end of the run that the lease belongs to, epoch milliseconds; None for a run without an end.
     begin: where a run with an end begins: "TRIM_HORIZON", "LATEST" or a time in ISO 8601 (in the row: `from`).
@@ -72,11 +74,22 @@ class PykclMetadata:
     consumer: str | None = None
     until: int | None = None
     begin: str | None = None
+    latest_reset: int | None = None
 
     def after(self, position: Checkpoint) -> PykclMetadata:
         """Return what the note says once the row has this position."""
-        is_first = self.latest_from is not None and self.latest_done is None and not position.is_start
-        return replace(self, latest_done=position.sequence_number) if is_first else self
+        if position.is_start or self.latest_since is None:
+            return self
+        is_first = self.latest_from is not None and self.latest_done is None
+        done = position.sequence_number if is_first else self.latest_done
+        return replace(self, latest_done=done, latest_reset=None)
+
+    @property
+    def latest_since(self) -> int | None:
+        """Server time, epoch milliseconds, from which LATEST in the row counts; None: from now on."""
+        if self.latest_reset is not None:
+            return self.latest_reset
+        return self.latest_from if self.latest_done is None else None
 
     def conflicts_with(self, stream: StreamDescription) -> bool:
         """Return whether the lease belongs to another stream than this one, or to an earlier stream of its name."""
@@ -128,7 +141,7 @@ class Lease:
 
     @property
     def latest_from(self) -> int | None:
-        """Server time, epoch milliseconds, of this lease's start at LATEST, where its row has one."""
+        """Server time, epoch milliseconds, of the application's start at LATEST, where the row has one."""
         return self.metadata.latest_from if self.metadata is not None else None
 
     @property
@@ -139,9 +152,8 @@ class Lease:
 
     @property
     def latest_since(self) -> int | None:
-        """The same, while nothing was checkpointed after that start; else None: LATEST in the row means now."""
-        is_over = self.metadata is not None and self.metadata.latest_done is not None
-        return None if is_over else self.latest_from
+        """Server time, epoch milliseconds, from which LATEST in the row counts; None: from now on."""
+        return self.metadata.latest_since if self.metadata is not None else None
 
     def with_(self, **changes: Any) -> Lease:
         return replace(self, **changes)
@@ -206,17 +218,23 @@ def metadata_for(
 ) -> PykclMetadata:
     """The private attribute for a row that the worker `owner` creates or takes.
 
-    now_millis: Kinesis' clock, epoch milliseconds. A lease at LATEST counts from then on, unless it has a time of a
-    start whose first checkpoint is still to come; another time stays, and so do keys of later versions and a
-    standstill that counts. failover_time: of that worker, in seconds. consumer, until, begin: as in `PykclMetadata`.
+    now_millis: Kinesis' clock, epoch milliseconds. A lease at LATEST counts from then on, unless it has a time whose
+    first checkpoint is still to come. Other notes stay: the time of the start, keys of later versions, a standstill
+    that counts. failover_time: of that worker, in seconds. consumer, until, begin: as in
+    `PykclMetadata`.
 
     1) An application starts at LATEST, and reads for days; 2) an operator skips its backlog, and writes LATEST into
-    the row; 3) by the time of step 1 all that was to be skipped would come again, and more.
+    the row; 3) by the time of step 1 all that was to be skipped would come again, and more. And the time of step 2
+    says nothing of shards that were never read: a new lease that began then would skip what is older. So only a row
+    that nobody has worked on yet shows a start.
     """
     before = (lease.metadata or PykclMetadata()).after(lease.checkpoint)
-    latest_from, latest_done = before.latest_from, before.latest_done
-    if lease.checkpoint.sequence_number == LATEST and (latest_from is None or latest_done is not None):
-        latest_from, latest_done = now_millis, None
+    latest_from, latest_reset = before.latest_from, before.latest_reset
+    if lease.checkpoint.sequence_number == LATEST and before.latest_since is None:
+        if lease.metadata is None and lease.counter == 0:
+            latest_from = now_millis
+        else:
+            latest_reset = now_millis
     return PykclMetadata(
         stream_arn=stream.arn,
         stream_created_at=stream.created_at,
@@ -227,10 +245,11 @@ def metadata_for(
         extra=before.extra,
         failover_millis=round(failover_time * 1000),
         standstill=lease.standstill,
-        latest_done=latest_done,
+        latest_done=before.latest_done,
         consumer=consumer,
         until=until,
         begin=begin,
+        latest_reset=latest_reset,
     )
 
 

@@ -96,6 +96,7 @@ _METADATA_NAMES = (
     "consumer",
     "until",
     "from",
+    "latestReset",
 )
 _STANDSTILL = "standstill"
 MAX_CAUSE = 200
@@ -194,6 +195,7 @@ def _metadata_map(metadata: PykclMetadata) -> dict[str, AttributeValue]:
         metadata.consumer,
         metadata.until,
         metadata.begin,
+        metadata.latest_reset,
     )
     written: dict[str, AttributeValue] = {
         name: {"N": str(one)} if isinstance(one, int) else {"S": one}
@@ -449,6 +451,7 @@ def _metadata_without_standstill(content: Mapping[str, AttributeValue]) -> Pykcl
         _short(_text_of(get("consumer")), MAX_NAME),
         _short(_digits_of(get("until")), _MAX_TIME_DIGITS),
         _short(_text_of(get("from")), MAX_NAME),
+        _short(_digits_of(get("latestReset")), _MAX_TIME_DIGITS),
     )
     if len(content) == len(texts) - texts.count(None):
         return _metadata_from(*texts)
@@ -474,6 +477,7 @@ def _metadata_from(
     consumer: str | None,
     until: str | None,
     begin: str | None,
+    latest_reset: str | None,
 ) -> PykclMetadata:
     """Remembered, because all leases of one worker carry the same metadata."""
     return PykclMetadata(
@@ -488,4 +492,5 @@ def _metadata_from(
         consumer=consumer,
         until=None if until is None else int(until),
         begin=begin,
+        latest_reset=None if latest_reset is None else int(latest_reset),
     )

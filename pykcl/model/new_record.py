@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from functools import lru_cache
 from hashlib import md5
+from typing import NamedTuple
 
 from pykcl.model.shard import hash_key_of
 
@@ -13,13 +14,15 @@ MAX_RECORD_BYTES = 10 * 1024 * 1024
 """Payload and partition key, where the stream takes large records (UpdateMaxRecordSize)."""
 
 
-@dataclass(frozen=True, slots=True)
-class NewRecord:
+class NewRecord(NamedTuple):
     """One record for PutRecords. explicit_hash_key: decimal digits, or None."""
 
-    data: bytes = field(repr=False)
-    partition_key: str = field(repr=False)
+    data: bytes
+    partition_key: str
     explicit_hash_key: str | None = None
+
+    def __repr__(self) -> str:
+        return f"NewRecord(explicit_hash_key={self.explicit_hash_key!r})"
 
     @property
     def size(self) -> int:
@@ -29,13 +32,18 @@ class NewRecord:
     @property
     def hash_key(self) -> int:
         """The hash key by Kinesis' rule: the explicit one, else the MD5 of the UTF-8 partition key."""
-        if self.explicit_hash_key is not None:
-            return int(self.explicit_hash_key)
-        return int.from_bytes(md5(self.partition_key.encode(), usedforsecurity=False).digest(), "big")
+        return hash_key_by(self.partition_key, self.explicit_hash_key)
 
 
-@dataclass(frozen=True, slots=True)
-class PutAnswer:
+@lru_cache(maxsize=4096)
+def hash_key_by(partition_key: str, explicit_hash_key: str | None) -> int:
+    """Return the hash key of a record. Keys come again, and an MD5 takes longer than all else about a small record."""
+    if explicit_hash_key is not None:
+        return int(explicit_hash_key)
+    return int.from_bytes(md5(partition_key.encode(), usedforsecurity=False).digest(), "big")
+
+
+class PutAnswer(NamedTuple):
     """shard_id: of the record; None if it was not put, with the reason `error` (AWS' code)."""
 
     shard_id: str | None
@@ -48,13 +56,14 @@ def why_refused(record: NewRecord, max_bytes: int) -> str | None:
 
     max_bytes: of the largest record that the stream takes.
     """
+    data, key, hash_key = record
     try:
-        size = record.size
+        size = len(data) + len(key.encode())
     except UnicodeEncodeError:
         return "has a partition key that is not Unicode text (a lone surrogate)"
-    if not 1 <= len(record.partition_key) <= MAX_KEY_LENGTH:
-        return f"has a partition key of {len(record.partition_key)} characters; there must be 1 to {MAX_KEY_LENGTH}"
-    if record.explicit_hash_key is not None and hash_key_of(record.explicit_hash_key) is None:
+    if not 1 <= len(key) <= MAX_KEY_LENGTH:
+        return f"has a partition key of {len(key)} characters; there must be 1 to {MAX_KEY_LENGTH}"
+    if hash_key is not None and hash_key_of(hash_key) is None:
         return "has an explicit_hash_key that is not a whole number in 0..2^128-1"
     if size > max_bytes:
         return (

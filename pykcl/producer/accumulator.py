@@ -15,15 +15,15 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
+from itertools import chain, islice
 from math import inf
 from operator import attrgetter
 from random import Random
 from typing import Any, NamedTuple
 
 from pykcl.errors import NotDelivered, PyKclError, SetupError, Throttled
-from pykcl.model.kpl import aggregate
-from pykcl.model.new_record import NewRecord, PutAnswer
+from pykcl.model.kpl import packed
+from pykcl.model.new_record import NewRecord, PutAnswer, hash_key_by
 from pykcl.model.shard import HashRange
 from pykcl.producer.limits import ShardRate
 from pykcl.producer.shard_map import ShardMap
@@ -47,6 +47,8 @@ _KEY_OVERHEAD = 45
 """Bytes, at most: what an aggregate adds, to its records together, to each of them, and to an explicit hash key."""
 _THROTTLED = "ProvisionedThroughputExceededException"
 _in_order: Callable[[PendingRecord], int] = attrgetter("number")
+_new = tuple.__new__
+_record_of: Callable[[PendingRecord], NewRecord] = attrgetter("record")
 
 
 class PutResult(NamedTuple):
@@ -63,30 +65,37 @@ class PutResult(NamedTuple):
     perhaps_twice: bool
 
 
-@dataclass(slots=True, eq=False)
 class PendingRecord:
-    """A record that is not known to be put. number: of the record, rising. Times are monotonic seconds.
+    """A record that is not known to be put.
 
-    ticket: of whoever waits for the outcome.
+    number: of the record, rising. added_at, expires_at: monotonic seconds. These are set when it is taken.
+    ticket: of whoever waits for the outcome. attempts, perhaps_twice: as in PutResult.
     """
 
-    record: NewRecord
-    number: int
-    added_at: float
-    expires_at: float = inf
-    ticket: Any = None
-    attempts: int = 0
-    perhaps_twice: bool = False
-    hash_key: int = field(init=False)
-    size: int = field(init=False)
+    __slots__ = (
+        "added_at", "attempts", "expires_at", "hash_key", "number", "perhaps_twice", "record", "size", "ticket"
+    )  # fmt: skip
 
-    def __post_init__(self) -> None:
-        self.hash_key, self.size = self.record.hash_key, self.record.size
+    def __init__(
+        self,
+        record: NewRecord,
+        number: int = 0,
+        added_at: float = -inf,
+        expires_at: float = inf,
+        ticket: Any = None,
+    ) -> None:
+        self.record, self.ticket = record, ticket
+        self.number, self.added_at, self.expires_at = number, added_at, expires_at
+        self.attempts, self.perhaps_twice = 0, False
+        # Both are asked for again and again.
+        data, key, explicit_hash_key = record
+        self.hash_key, self.size = hash_key_by(key, explicit_hash_key), len(data) + len(key.encode())
 
     @property
     def size_within(self) -> int:
         """Bytes that it takes in an aggregate, at most."""
-        return self.size + _OVERHEAD + (_KEY_OVERHEAD if self.record.explicit_hash_key is not None else 0)
+        size = self.size + _OVERHEAD
+        return size if self.record.explicit_hash_key is None else size + _KEY_OVERHEAD
 
 
 Outcome = tuple[PendingRecord, PutResult | PyKclError]
@@ -108,14 +117,24 @@ class ShardQueue:
     in_flight: int = 0
     is_doubted: bool = False
 
-    def push(self, record: PendingRecord) -> None:
-        self.waiting.append(record)
-        self.bytes += record.size
-
     def pop(self) -> PendingRecord:
         record = self.waiting.popleft()
         self.bytes -= record.size
         return record
+
+    def first_of(self, limit: int) -> tuple[tuple[PendingRecord, ...], int]:
+        """Return as many of the first records as an aggregate of `limit` bytes has room for, one at least, and its max
+        size. One alone goes plain."""
+        first = self.waiting[0]
+        joined = first.size_within + _ENVELOPE + first.size - len(first.record.data)
+        count = 1
+        for record in islice(self.waiting, 1, None):
+            more = joined + record.size_within
+            if more > limit:
+                break
+            joined = more
+            count += 1
+        return tuple(islice(self.waiting, count)), first.size if count == 1 else joined
 
     def push_back(self, records: Iterable[PendingRecord]) -> None:
         """Put records before those that wait. records: in order."""
@@ -124,13 +143,15 @@ class ShardQueue:
             self.bytes += record.size
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Parcel:
-    """One Kinesis record of a request, and its user records. queue: of the shard that it is meant for."""
+    """One Kinesis record of a request, and its user records. queue: of the shard that it is meant for. size: of the
+    record."""
 
     record: NewRecord
     users: tuple[PendingRecord, ...]
     queue: ShardQueue
+    size: int
 
 
 Request = tuple[Parcel, ...]
@@ -180,7 +201,9 @@ class Accumulator:
         """Take a record; return it with an error where its shard is halted."""
         if self._halted and any(keys.first <= record.hash_key <= keys.last for keys in self._halted):
             return [(record, _halted(record))]
-        self._queue_of(record.hash_key, now).push(record)
+        queue = self._queue_of(record.hash_key, now)
+        queue.waiting.append(record)
+        queue.bytes += record.size
         return ()
 
     def urge(self, number: int) -> None:
@@ -206,7 +229,7 @@ class Accumulator:
                 if parcel is None:
                     break
                 parcels.append(parcel)
-                room -= parcel.record.size
+                room -= parcel.size
                 queue.in_flight += 1
                 if self._options.ordered:
                     break
@@ -262,23 +285,24 @@ class Accumulator:
 
     def _pack(self, queue: ShardQueue, room: int, now: float) -> Parcel | None:
         """Take one Kinesis record out of a queue; None if it has no room, or the shard's rate none for it."""
-        users = [queue.pop()]
-        size = users[0].size
+        first = queue.waiting[0]
+        users: tuple[PendingRecord, ...] = (first,)
+        size = first.size
         if self._aggregate and queue.shard_id:
-            joined = users[0].size_within + _ENVELOPE + size - len(users[0].record.data)
-            limit = min(room, self._largest_aggregate(queue, now))
-            while queue.waiting and joined + queue.waiting[0].size_within <= limit:
-                joined += queue.waiting[0].size_within
-                users.append(queue.pop())
-            size = size if len(users) == 1 else joined
+            users, size = queue.first_of(min(room, self._largest_aggregate(queue, now)))
         wait = queue.rate.wait_for(size, now)
         if wait or size > room:
-            queue.push_back(users)
             queue.blocked_until = max(queue.blocked_until, now + wait)
             return None
-        record = users[0].record if len(users) == 1 else _aggregated(users)
-        queue.rate.spend(record.size)
-        return Parcel(record, tuple(users), queue)
+        record = first.record
+        if len(users) > 1:
+            record = _aggregated(users)
+            size = record.size
+        for user in users:
+            queue.waiting.popleft()
+            queue.bytes -= user.size
+        queue.rate.spend(size)
+        return Parcel(record, users, queue, size)
 
     def _largest_aggregate(self, queue: ShardQueue, now: float) -> int:
         """Return its max size. With one record in flight for a shard it must be a large one; never above 1 MiB, which
@@ -307,7 +331,10 @@ class Accumulator:
                     _mark_doubtful(parcel)
             else:
                 parcel.queue.failures = 0
-                outcomes += self._landed(parcel, answer)
+                if self._map is None or answer.shard_id == parcel.queue.shard_id:
+                    outcomes += _delivered(parcel, answer)
+                else:
+                    outcomes += self._landed_elsewhere(parcel, answer, self._map)
         for queue, parcels in refused.items():
             _back_off(queue, now, random)
             outcomes += self._send_again(parcels, now)
@@ -333,14 +360,12 @@ class Accumulator:
             _back_off(queue, now, random)
         return [*self._send_again(request, now), *self._apply_map(now)]
 
-    def _landed(self, parcel: Parcel, answer: PutAnswer) -> list[Outcome]:
+    def _landed_elsewhere(self, parcel: Parcel, answer: PutAnswer, shard_map: ShardMap) -> list[Outcome]:
         shard_id = str(answer.shard_id)
-        if self._map is None or shard_id == parcel.queue.shard_id:
-            return _delivered(parcel, answer)
         self._is_stale = parcel.queue.is_doubted = True
-        if not self._map.knows(shard_id):
+        if not shard_map.knows(shard_id):
             self._unlisted.add(shard_id)
-        if len(parcel.users) == 1 or self._map.holds(shard_id, (user.hash_key for user in parcel.users)):
+        if len(parcel.users) == 1 or shard_map.holds(shard_id, (user.hash_key for user in parcel.users)):
             return _delivered(parcel, answer)
         self._misplaced.append((parcel, answer))
         return []
@@ -380,7 +405,10 @@ class Accumulator:
 
     def fail(self, records: Sequence[PendingRecord], error: PyKclError | None) -> list[Outcome]:
         """Give records up; error: None: their time has run out. Where records are ordered, their shards are halted."""
-        outcomes: list[Outcome] = [(record, error or _expired(record)) for record in records]
+        outcomes: list[Outcome] = [
+            (record, _expired(record) if error is None else given_up(error, perhaps_put=record.perhaps_twice))
+            for record in records
+        ]
         if not self._options.ordered or self._map is None:
             return outcomes
         for record in records:
@@ -483,15 +511,18 @@ class Accumulator:
 
 
 def _aggregated(users: Sequence[PendingRecord]) -> NewRecord:
-    given = [(user.record.partition_key, user.record.explicit_hash_key, user.record.data) for user in users]
-    (blob,) = aggregate(given, 2 * ONE_MIB)
+    blob = packed([(key, hash_key, data) for data, key, hash_key in map(_record_of, users)])
     return NewRecord(blob.data, blob.partition_key, blob.explicit_hash_key)
 
 
 def _delivered(parcel: Parcel, answer: PutAnswer) -> list[Outcome]:
-    shard_id, sequence_number = str(answer.shard_id), answer.sequence_number
+    shard_id, _, sequence_number = answer
+    if len(parcel.users) == 1:
+        (user,) = parcel.users
+        return [(user, _new(PutResult, (shard_id, sequence_number, 0, user.attempts, user.perhaps_twice)))]
+    # The constructor of a NamedTuple takes twice as long.
     return [
-        (user, PutResult(shard_id, sequence_number, at, user.attempts, user.perhaps_twice))
+        (user, _new(PutResult, (shard_id, sequence_number, at, user.attempts, user.perhaps_twice)))
         for at, user in enumerate(parcel.users)
     ]
 
@@ -516,6 +547,21 @@ def _back_off(queue: ShardQueue, now: float, random: Random) -> None:
     pause = min(MAX_PAUSE, FIRST_PAUSE * 2 ** min(queue.failures, 10))
     queue.failures += 1
     queue.blocked_until = now + pause * (0.5 + random.random() / 2)
+
+
+def given_up(error: PyKclError, *, perhaps_put: bool) -> PyKclError:
+    """Return the error of a record that is given up for this one: itself, where the record is not in the stream.
+
+    Where it may be, NotDelivered, as that says so; its `__cause__` is the error.
+    """
+    if not perhaps_put:
+        return error
+    doubt = NotDelivered(
+        f"{error} A request with the record had no answer: it may be in the stream all the same.",
+        perhaps_put=True,
+    )
+    doubt.__cause__ = error
+    return doubt if error.code is None else doubt.about(error.code, error.hint)
 
 
 def _expired(record: PendingRecord) -> NotDelivered:

@@ -9,14 +9,27 @@ from types import TracebackType
 
 from pykcl.awaiting import LoopEvent, in_a_thread
 from pykcl.errors import PyKclError, TemporaryError
-from pykcl.model.new_record import NewRecord
-from pykcl.producer.accumulator import PutResult
+from pykcl.producer.accumulator import PendingRecord, PutResult
 from pykcl.producer.delivery import Delivery
 from pykcl.producer.producer import ProducerBase
-from pykcl.runtime import Future
 
 _MOST_AT_ONCE = 64
 """Records that a task puts without a wait before other tasks get a turn."""
+
+
+class _LoopTicket:
+    """Gives the outcome of a record to a future of the event loop, by way of its producer."""
+
+    __slots__ = ("_future", "_producer")
+
+    def __init__(self, producer: AsyncProducer, future: asyncio.Future[PutResult]) -> None:
+        self._producer, self._future = producer, future
+
+    def set_result(self, result: PutResult, /) -> None:
+        self._producer._settled(self._future, result)
+
+    def set_exception(self, exception: BaseException, /) -> None:
+        self._producer._settled(self._future, exception)
 
 
 class AsyncProducer(ProducerBase):
@@ -42,7 +55,7 @@ class AsyncProducer(ProducerBase):
         """
         with self._starting():
             self._loop, self._turn = asyncio.get_running_loop(), asyncio.Lock()
-            self._outcomes: deque[tuple[asyncio.Future[PutResult], Future[PutResult]]] = deque()
+            self._outcomes: deque[tuple[asyncio.Future[PutResult], PutResult | BaseException]] = deque()
             self._is_waking = False
             try:
                 await in_a_thread(self._runtime, "pykcl-producer-start", self._start)
@@ -92,12 +105,11 @@ class AsyncProducer(ProducerBase):
         """
         delivery = self._own_delivery()
         self._refuse_another_loop()
-        record = self._new_record(data, partition_key, explicit_hash_key)
-        found = await self._taken(delivery, record, timeout)
+        found: asyncio.Future[PutResult] = asyncio.get_running_loop().create_future()
+        record = self._new_record(data, partition_key, explicit_hash_key, _LoopTicket(self, found))
         # Nothing is awaited once the record is taken: a cancellation comes before that.
-        mine: asyncio.Future[PutResult] = asyncio.get_running_loop().create_future()
-        found.add_done_callback(partial(self._settled, mine))
-        return mine
+        await self._take(delivery, record, timeout)
+        return found
 
     async def flush(self, timeout: float | None = None) -> None:
         """Return once all records put so far are in the stream. A flush that is cancelled changes nothing.
@@ -110,20 +122,19 @@ class AsyncProducer(ProducerBase):
         self._resolve_settled()
         self._end_flush(delivery, timeout, is_done=is_done)
 
-    async def _taken(self, delivery: Delivery, record: NewRecord, timeout: float | None) -> Future[PutResult]:
+    async def _take(self, delivery: Delivery, record: PendingRecord, timeout: float | None) -> None:
         await self._let_others_go_on()
         # Others wait for room: this one waits, too, though it is not its turn to ask for it.
         room = LoopEvent() if self._turn.locked() else None
         try:
             # One after the other: else a small record would get past a large one that was put before it.
             async with asyncio.timeout(timeout), self._turn:
-                while (found := delivery.offer(record, room)) is None:
+                while not delivery.offer(record, room):
                     if not self._may_wait:
                         raise delivery.full()
                     if room is not None:
                         await room.wait()
                     room = LoopEvent()
-                return found
         except TimeoutError:
             raise delivery.full() from None
         finally:
@@ -157,10 +168,10 @@ class AsyncProducer(ProducerBase):
             end()
         self._resolve_settled()
 
-    def _settled(self, mine: asyncio.Future[PutResult], found: Future[PutResult]) -> None:
+    def _settled(self, future: asyncio.Future[PutResult], outcome: PutResult | BaseException) -> None:
         """Have a future resolved in the event loop; called by the thread that knows its outcome."""
         # 1) Outcomes come; 2) the loop is asked for a wake-up; 3) more come before it gets to that: one is enough.
-        self._outcomes.append((mine, found))
+        self._outcomes.append((future, outcome))
         if self._loop is None or self._is_waking:
             return
         self._is_waking = True
@@ -174,16 +185,15 @@ class AsyncProducer(ProducerBase):
     def _resolve_settled(self) -> None:
         self._is_waking = False
         while self._outcomes:
-            mine, found = self._outcomes.popleft()
-            if mine.done():
+            future, outcome = self._outcomes.popleft()
+            if future.done():
                 continue
-            error = found.exception()
-            if error is None:
-                mine.set_result(found.result())
+            if isinstance(outcome, PutResult):
+                future.set_result(outcome)
             else:
-                mine.set_exception(error)
+                future.set_exception(outcome)
                 # Else asyncio would log an error of each future that nobody asks; the next flush raises it.
-                mine.exception()
+                future.exception()
 
     def _refuse_another_loop(self) -> None:
         if asyncio.get_running_loop() is not self._loop:

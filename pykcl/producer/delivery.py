@@ -7,7 +7,6 @@ one can do all; another is started when more is to be sent at that moment, up to
 from __future__ import annotations
 
 import logging
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -18,10 +17,27 @@ from pykcl.errors import BufferFull, InternalError, NotDelivered, PyKclError, Te
 from pykcl.events import Event as EventOfStream
 from pykcl.interfaces import Events, PutStream
 from pykcl.model.new_record import NewRecord, PutAnswer
-from pykcl.producer.accumulator import MAX_RECORDS, Accumulator, Outcome, PendingRecord, PutResult, Request
+from pykcl.producer.accumulator import (
+    MAX_RECORDS,
+    Accumulator,
+    Outcome,
+    PendingRecord,
+    PutResult,
+    Request,
+    given_up,
+)
 from pykcl.producer.measurements import ProducerMeasures
 from pykcl.producer.shard_map import ShardMap
-from pykcl.runtime import Event, Future, Runtime, Task, error_of, in_main_thread
+from pykcl.runtime import (
+    Event,
+    LazyFuture,
+    Runtime,
+    Task,
+    error_of,
+    in_main_thread,
+    outcome_of,
+    resolve_unwatched,
+)
 
 log = logging.getLogger("pykcl.producer")
 
@@ -70,13 +86,20 @@ class Flag(Protocol):
     def set(self) -> None: ...
 
 
-@dataclass(frozen=True, slots=True)
-class Ticket:
-    """epoch: number of the flush that waits for the record first. size: bytes counted for it."""
+class Ticket(Protocol):
+    """Whoever waits for the outcome of a record. One of the two is called, once, by any thread."""
 
-    future: Future[PutResult]
-    epoch: int
-    size: int
+    def set_result(self, result: PutResult, /) -> None: ...
+    def set_exception(self, exception: BaseException, /) -> None: ...
+
+
+@dataclass(slots=True)
+class Flush:
+    """A wait for all records up to `number`, `left` of which have no outcome yet."""
+
+    number: int
+    left: int
+    done: Flag
 
 
 @dataclass(slots=True)
@@ -121,9 +144,8 @@ class Delivery:
         self._wakes_at, self._busy = inf, 0
         self._fresh_bytes = self._fresh_records = 0
         self._in_flight: set[Request] = set()
-        self._number = self._sampled = self._epoch = self._bytes = 0
-        self._pending: Counter[int] = Counter()
-        self._flushes: list[tuple[int, Flag]] = []
+        self._number = self._sampled = self._bytes = self._pending = 0
+        self._flushes: list[Flush] = []
         self._blocked: list[Flag] = []
         self._failures: Failures | None = None
         self._delayed_since: float | None = None
@@ -139,39 +161,55 @@ class Delivery:
     def pending(self) -> int:
         """Number of records whose outcome is not known."""
         with self._lock:
-            return self._pending.total()
+            return self._pending
 
-    def put(self, record: NewRecord, *, may_wait: bool, timeout: float | None) -> Future[PutResult]:
-        """Take a record, as soon as there is room for it. Raises as `offer`, and BufferFull where it may not wait."""
+    def wait_to_put(self, record: PendingRecord, *, may_wait: bool, timeout: float | None) -> None:
+        """Take a record that was offered in vain, as soon as there is room for it.
+
+        Raises as `offer`, and BufferFull where it may not wait.
+        """
         deadline = inf if timeout is None else self._runtime.monotonic() + timeout
         room: Event | None = None
         try:
-            while (future := self.offer(record, room)) is None:
+            while room is None or not self.offer(record, room):
                 now = self._runtime.monotonic()
                 if not may_wait or now >= deadline or self._is_own_thread():
                     raise self.full()
                 if room is not None:
                     room.wait(None if deadline == inf else deadline - now)
                 room = self._runtime.event()
-            return future
         finally:
             self.wait_no_more(room)
 
-    def offer(self, record: NewRecord, room: Flag | None = None) -> Future[PutResult] | None:
-        """Take a record if there is room for it; else return None, and set `room` once there may be.
+    def offer(self, record: PendingRecord, room: Flag | None = None) -> bool:
+        """Take a record if there is room for it, and return True; else return False, and set `room` once there may be.
 
-        Raises PyKclError after `take_no_more`: BufferFull where a record waits for room.
+        Its outcome goes to its ticket. Raises PyKclError after `take_no_more`: BufferFull where it has waited for room.
         """
         size = record.size + RECORD_OVERHEAD
         with self._lock:
-            self._refuse_if_closed(has_waited=room is not None)
+            if self._takes_no_more:
+                self._refuse(has_waited=room is not None)
             if self._bytes and self._bytes + size > self._max_bytes:
                 if room is not None:
                     self._blocked.append(room)
-                return None
-            outcomes, future = self._take(record, size, self._runtime.monotonic())
-        self._settle(outcomes)
-        return future
+                return False
+            self._number = record.number = self._number + 1
+            record.added_at = now = self._runtime.monotonic()
+            if self._record_ttl != inf:
+                record.expires_at = now + self._record_ttl
+            self._bytes += size
+            self._pending += 1
+            outcomes = self._records.add(record, now)
+            self._fresh_bytes += record.size
+            self._fresh_records += 1
+            is_full = self._fresh_bytes >= self._max_request_bytes or self._fresh_records >= MAX_RECORDS
+            due_at = now if is_full else now + self._linger
+            if due_at < self._wakes_at or not self._idle:
+                self._have_watched(due_at)
+        if outcomes:
+            self._settle(outcomes)
+        return True
 
     def wait_no_more(self, room: Flag | None) -> None:
         """Forget somebody who has waited for room."""
@@ -181,35 +219,17 @@ class Delivery:
             if room in self._blocked:
                 self._blocked.remove(room)
 
-    def _take(self, record: NewRecord, size: int, now: float) -> tuple[Sequence[Outcome], Future[PutResult]]:
-        self._number += 1
-        future: Future[PutResult] = Future()
-        # From now on nobody can cancel it: a record that waits to be sent again may be in the stream.
-        future.set_running_or_notify_cancel()
-        ticket = Ticket(future, self._epoch, size)
-        pending = PendingRecord(record, self._number, now, now + self._record_ttl, ticket)
-        self._bytes += size
-        self._pending[self._epoch] += 1
-        outcomes = self._records.add(pending, now)
-        self._fresh_bytes += pending.size
-        self._fresh_records += 1
-        is_full = self._fresh_bytes >= self._max_request_bytes or self._fresh_records >= MAX_RECORDS
-        self._have_watched(now if is_full else now + self._linger)
-        return outcomes, future
-
     def full(self) -> BufferFull:
         """Return the error of a record that there is no room for."""
         with self._lock:
-            records, size = self._pending.total(), self._bytes
+            records, size = self._pending, self._bytes
         return BufferFull(
             f"{records} records of {size} bytes wait to be put into stream {self._stream.name!r}, "
             "which is all that max_pending_bytes allows. This one was not taken. Do: put it later; a larger bound only "
             "helps against short delays."
         )
 
-    def _refuse_if_closed(self, *, has_waited: bool) -> None:
-        if not self._takes_no_more:
-            return
+    def _refuse(self, *, has_waited: bool) -> None:
         if has_waited:
             raise BufferFull(
                 f"The producer of stream {self._stream.name!r} is closed, and this record was still waiting for room. "
@@ -243,18 +263,17 @@ class Delivery:
     def begin_flush(self, done: Flag) -> bool:
         """Let no record put so far wait for others, and set `done` once all have an outcome; False if all have one."""
         with self._lock:
-            if not self._pending.total():
+            if not self._pending:
                 return False
             self._records.urge(self._number)
-            self._flushes.append((self._epoch, done))
-            self._epoch += 1
+            self._flushes.append(Flush(self._number, self._pending, done))
             self._have_watched(self._runtime.monotonic())
         return True
 
     def end_flush(self, done: Flag) -> None:
         """Forget a flush."""
         with self._lock:
-            self._flushes = [flush for flush in self._flushes if flush[1] is not done]
+            self._flushes = [flush for flush in self._flushes if flush.done is not done]
 
     def take_failures(self) -> Failures | None:
         """Return the failures since the last call."""
@@ -287,9 +306,11 @@ class Delivery:
             self._is_over = self._takes_no_more = True
             sent = [user for request in self._in_flight for parcel in request for user in parcel.users]
             self._in_flight.clear()
-            left: list[Outcome] = [(record, error or _closed(record, True)) for record in sent]
-            left += [
-                (record, error or _closed(record, record.perhaps_twice)) for record in self._records.drop()
+            doubts = [(record, True) for record in sent]
+            doubts += [(record, record.perhaps_twice) for record in self._records.drop()]
+            left: list[Outcome] = [
+                (record, _closed(record, doubt) if error is None else given_up(error, perhaps_put=doubt))
+                for record, doubt in doubts
             ]
             for one in self._idle:
                 one.set()
@@ -351,7 +372,10 @@ class Delivery:
         return partial(self._send, request)
 
     def _have_watched(self, due_at: float) -> None:
-        """See to it that a thread without a job checks at this time, or earlier: a request may take long."""
+        """See to it that a thread without a job checks at this time, or earlier: a request may take long.
+
+        Does nothing while an idle thread wakes up earlier.
+        """
         if self._idle:
             if due_at < self._wakes_at:
                 # Until it has checked, nobody else need be woken.
@@ -364,10 +388,9 @@ class Delivery:
                 log.warning("no further thread for the producer error=%s", type(error).__name__)
 
     def _send(self, request: Request) -> None:
-        found: list[Sequence[PutAnswer]] = []
         began = self._measures.clock()
-        error = error_of(lambda: found.append(self._stream.put([parcel.record for parcel in request])))
-        answers = found[0] if found else ()
+        put, error = outcome_of(lambda: self._stream.put([parcel.record for parcel in request]))
+        answers = put or ()
         failure: PyKclError | None = None
         if isinstance(error, PyKclError):
             failure = error
@@ -391,15 +414,11 @@ class Delivery:
         self._sample()
 
     def _list(self) -> None:
-        maps: list[ShardMap] = []
-
-        def list_all() -> None:
+        def list_all() -> ShardMap | None:
             listing = self._stream.list_shards()
-            if listing.complete:
-                maps.append(ShardMap(listing.shards))
+            return ShardMap(listing.shards) if listing.complete else None
 
-        error = error_of(list_all)
-        found = maps[0] if maps else None
+        found, error = outcome_of(list_all)
         trouble = "ListShards did not show all shards."
         if isinstance(error, PyKclError):
             trouble = str(error)
@@ -448,40 +467,53 @@ class Delivery:
         if not outcomes:
             return
         self._measures.settled(outcomes)
-        failed: list[tuple[NewRecord, PyKclError]] = []
-        interrupt: KeyboardInterrupt | None = None
-        for pending, outcome in outcomes:
-            if not isinstance(outcome, PutResult):
-                failed.append((pending.record, outcome))
-                if self._on_failure is not None and interrupt is None:
-                    interrupt = _call("on_failure", partial(self._on_failure, pending.record, outcome))
-            found = _call("a callback of a future", partial(_resolve, pending.ticket.future, outcome))
-            interrupt = interrupt or found
+        failed = [(pending.record, error) for pending, error in outcomes if isinstance(error, PyKclError)]
+        interrupt = self._resolve(outcomes)
         if failed:
             error = str(failed[0][1])
             self._emit(RecordsNotDelivered(stream=self._stream.name, records=len(failed), error=error))
         with self._lock:
             for record, failure in failed:
                 self._keep(record, failure)
-            for pending, _ in outcomes:
-                ticket: Ticket = pending.ticket
-                self._bytes -= ticket.size
-                self._pending[ticket.epoch] -= 1
-                if not self._pending[ticket.epoch]:
-                    del self._pending[ticket.epoch]
-            for epoch, done in self._flushes:
-                if all(other > epoch for other in self._pending):
-                    done.set()
+            self._bytes -= sum([pending.size for pending, _ in outcomes]) + RECORD_OVERHEAD * len(outcomes)
+            self._pending -= len(outcomes)
+            for flush in self._flushes:
+                flush.left -= sum([pending.number <= flush.number for pending, _ in outcomes])
+                if flush.left <= 0:
+                    flush.done.set()
             self._unblock()
         if interrupt is not None:
             raise interrupt
+
+    def _resolve(self, outcomes: Sequence[Outcome]) -> KeyboardInterrupt | None:
+        """Give each record's outcome to its ticket, and call `on_failure`. Return a Ctrl-C."""
+        plain: list[tuple[LazyFuture[PutResult], PutResult]] = []
+        others: list[tuple[Ticket, PendingRecord | None, PutResult | PyKclError]] = []
+        for pending, outcome in outcomes:
+            ticket = pending.ticket
+            if type(ticket) is LazyFuture and isinstance(outcome, PutResult):
+                plain.append((ticket, outcome))
+            else:
+                others.append((ticket, pending, outcome))
+        others += [(future, None, result) for future, result in resolve_unwatched(plain)]
+        interrupt: KeyboardInterrupt | None = None
+        for ticket, record, outcome in others:
+            if isinstance(outcome, PutResult):
+                resolve: Callable[[], object] = partial(ticket.set_result, outcome)
+            else:
+                resolve = partial(ticket.set_exception, outcome)
+                if self._on_failure is not None and record is not None and interrupt is None:
+                    interrupt = _call("on_failure", partial(self._on_failure, record.record, outcome))
+            found = _call("a callback of a future", resolve)
+            interrupt = interrupt or found
+        return interrupt
 
     def _sample(self) -> None:
         if not self._measures.is_on:
             return
         with self._lock:
             received, self._sampled = self._number - self._sampled, self._number
-            pending = self._pending.total()
+            pending = self._pending
         self._measures.sampled(received, pending)
 
     def _unblock(self) -> None:
@@ -496,13 +528,6 @@ class Delivery:
         if self._failures.bytes + record.size <= self._max_bytes:
             self._failures.bytes += record.size + RECORD_OVERHEAD
             self._failures.kept.append(record)
-
-
-def _resolve(future: Future[PutResult], outcome: PutResult | PyKclError) -> None:
-    if isinstance(outcome, PutResult):
-        future.set_result(outcome)
-    else:
-        future.set_exception(outcome)
 
 
 def _call(name: str, code: Callable[[], object]) -> KeyboardInterrupt | None:

@@ -31,6 +31,8 @@ def encoded(value: object, serializer: Serializer | None) -> bytes:
 
     Raises RecordRefused where there is none; and MemoryError, OSError and PyKclError of a serializer as they are.
     """
+    if serializer is None and type(value) is bytes:
+        return value
     found, kind = value, cast(Any, type(value))
     if serializer is not None or not isinstance(value, bytes | bytearray | memoryview | str):
         try:
@@ -96,19 +98,15 @@ def _by_pydantic(kind: type) -> Serializer | None:
     return partial(pydantic.TypeAdapter(kind).dump_json, by_alias=True)
 
 
-def compressor_of(name: Compression | None) -> Callable[[bytes], bytes]:
-    """Return the function that compresses data. name: None: it is left as it is. Raises ConfigError."""
+def compressor_of(name: Compression | None) -> Callable[[bytes], bytes] | None:
+    """Return the function that compresses data; None for none. Raises ConfigError."""
     if name is None:
-        return _as_it_is
+        return None
     if name == "gzip":
         return partial(zlib.compress, wbits=_GZIP)
     if name == "zstd":
         return _zstd()
     raise ConfigError(f"compression={shown(name)} is not valid. Do: give 'gzip', 'zstd' or None.")
-
-
-def _as_it_is(data: bytes) -> bytes:
-    return data
 
 
 def _zstd() -> Callable[[bytes], bytes]:

@@ -51,6 +51,8 @@ class ShardRate:
         bytes_short = min(size, BYTES_PER_SECOND * self._scale) - self._bytes
         records_short = min(1.0, RECORDS_PER_SECOND * self._scale) - self._records
         rate = self._scale * self._share
+        if bytes_short <= 0 and records_short <= 0:
+            return 0.0
         wait = max(bytes_short / (BYTES_PER_SECOND * rate), records_short / (RECORDS_PER_SECOND * rate))
         return wait if wait > _NO_TIME else 0.0
 
@@ -68,10 +70,10 @@ class ShardRate:
             self._cut_at = now
 
     def _refill(self, now: float) -> None:
-        if self._scale == inf:
+        passed = now - self._at
+        if passed <= 0 or self._scale == inf:
             return
-        passed = max(0.0, now - self._at)
-        self._at = max(self._at, now)
+        self._at = now
         rate = self._scale * self._share
         self._bytes = min(BYTES_PER_SECOND * self._scale, self._bytes + passed * BYTES_PER_SECOND * rate)
         self._records = min(

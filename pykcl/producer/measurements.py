@@ -68,22 +68,23 @@ class ProducerMeasures:
         if not self.is_on:
             return
         put: dict[str, list[PendingRecord]] = defaultdict(list)
-        given_up: Counter[str] = Counter()
+        given_up: list[PendingRecord] = []
         for pending, outcome in outcomes:
             if isinstance(outcome, PutResult):
                 put[self._label(outcome.shard_id)].append(pending)
-            elif isinstance(outcome, NotDelivered):
-                # Every other error was counted with the request that had it.
-                given_up["NotDelivered"] += 1
+            else:
+                given_up.append(pending)
         for shard, records in put.items():
-            retries = sum(record.attempts - 1 for record in records)
             self._meter.measure(
                 shard,
                 (catalog.USER_RECORDS_PUT, float(len(records))),
                 (catalog.USER_RECORDS_DATA_PUT, float(sum(len(one.record.data) for one in records))),
-                (catalog.RETRIES_PER_RECORD, retries / len(records)),
+                (catalog.RETRIES_PER_RECORD, _retries(records)),
             )
-        self._errors({"": given_up.total()} if given_up else {}, given_up)
+        if given_up:
+            # Whatever its error is: an alarm on this code learns of each loss.
+            self._errors({"": len(given_up)}, {NotDelivered.__name__: len(given_up)})
+            self._meter.measure("", (catalog.RETRIES_PER_RECORD, _retries(given_up)))
 
     def sampled(self, received: int, pending: int) -> None:
         """Measure the number of records taken since the last sample, and of those without an outcome."""
@@ -110,6 +111,11 @@ class ProducerMeasures:
 
     def _label(self, shard_id: str) -> str:
         return shard_id if self._by_shard else ""
+
+
+def _retries(records: Sequence[PendingRecord]) -> float:
+    """Return the requests besides the first one, on average of the records; 0 of one that was in none."""
+    return sum(max(0, record.attempts - 1) for record in records) / len(records)
 
 
 class PublishingFailures:

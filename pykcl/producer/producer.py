@@ -10,7 +10,7 @@ from math import inf
 from types import TracebackType
 from typing import Any, ClassVar, Literal, Self
 
-from pykcl.config import Config
+from pykcl.config import Config, HttpTransport
 from pykcl.errors import (
     ConfigError,
     FlushTimedOut,
@@ -29,12 +29,19 @@ from pykcl.metrics.meter import MetricsSink
 from pykcl.metrics.setup import MetricsPipeline, given_sinks
 from pykcl.model.new_record import MAX_RECORD_BYTES, NewRecord, why_refused
 from pykcl.processor import why_it_runs_nothing
-from pykcl.producer.accumulator import SETUP_PATIENCE, Accumulator, Options, PutResult, max_bytes_for
-from pykcl.producer.delivery import Delivery
+from pykcl.producer.accumulator import (
+    SETUP_PATIENCE,
+    Accumulator,
+    Options,
+    PendingRecord,
+    PutResult,
+    max_bytes_for,
+)
+from pykcl.producer.delivery import Delivery, Ticket
 from pykcl.producer.encode import Compression, compressor_of, encoded
 from pykcl.producer.measurements import ProducerMeasures, PublishingFailures
 from pykcl.producer.shard_map import ShardMap
-from pykcl.runtime import FORKS, Future, Runtime, SystemRuntime, before_threads_end
+from pykcl.runtime import FORKS, Future, LazyFuture, Runtime, SystemRuntime, before_threads_end
 
 log = logging.getLogger("pykcl.producer")
 
@@ -96,6 +103,7 @@ class ProducerBase:
         region: str | None = None,
         session: Any = None,
         clients: Mapping[str, Any] | None = None,
+        http_transport: HttpTransport = "auto",
     ) -> None:
         """stream: name or ARN. aggregate: pack small records into KPL aggregates. ordered: keep the order of `put` for
         each partition key. linger: seconds that a record waits for others.
@@ -108,6 +116,7 @@ class ProducerBase:
         on_failure: called with each record that is given up, and the error, in the thread that does it; must not wait.
         metrics: "none", or "cloudwatch", "prometheus", "otel", several with commas between; metrics_level: "DETAILED"
         has those of each shard, too; metrics_namespace: of CloudWatch; metrics_sinks: of the program's own.
+        http_transport: as in Config. What is registered at a client counts if that was done before the start.
         Raises ConfigError.
         """
         _refuse_other_values(
@@ -115,7 +124,7 @@ class ProducerBase:
         )  # fmt: skip
         self._config = Config(
             application="pykcl-producer", stream=stream, region=region, metrics=metrics, metrics_level=metrics_level,
-            metrics_namespace=metrics_namespace or PRODUCER_NAMESPACE,
+            metrics_namespace=metrics_namespace or PRODUCER_NAMESPACE, http_transport=http_transport,
         )  # fmt: skip
         self._aggregate, self._ordered = aggregate, ordered
         self._linger, self._rate_limit = linger, rate_limit
@@ -309,19 +318,24 @@ class ProducerBase:
     # -- records ---------------------------------------------------------------------------------------------------
 
     def _new_record(
-        self, data: object, partition_key: str | None, explicit_hash_key: int | str | None
-    ) -> NewRecord:
-        key = f"{self._runtime.random().getrandbits(64):016x}" if partition_key is None else partition_key
+        self, data: object, partition_key: str | None, explicit_hash_key: int | str | None, ticket: Ticket
+    ) -> PendingRecord:
+        key = self._runtime.random().randbytes(8).hex() if partition_key is None else partition_key
         if not isinstance(key, str):
             raise RecordRefused(f"partition_key={type(key).__name__} is no text. Do: give a str.")
+        if type(key) is not str:
+            key = str.__str__(key)  # a class that compares otherwise would share hash keys
         hash_key = None if explicit_hash_key is None else str(explicit_hash_key)
-        record = NewRecord(self._compressed(encoded(data, self._serializer)), key, hash_key)
+        content = encoded(data, self._serializer)
+        if self._compressed is not None:
+            content = self._compressed(content)
+        record = NewRecord(content, key, hash_key)
         problem = why_refused(record, self._largest_record)
         if problem is not None:
             raise RecordRefused(
                 f"The record {problem}. It was not put, and no other one is affected. Do: change it."
             )
-        return record
+        return PendingRecord(record, ticket=ticket)
 
     def _end_flush(self, delivery: Delivery, timeout: float | None, *, is_done: bool) -> None:
         self._raise_failures(delivery)
@@ -414,8 +428,12 @@ class Producer(ProducerBase):
         MemoryError and PyKclError of the serializer as they are.
         """
         delivery = self._own_delivery()
-        record = self._new_record(data, partition_key, explicit_hash_key)
-        return delivery.put(record, may_wait=self._may_wait, timeout=timeout)
+        # Nobody can cancel it: a record that waits to be sent again may be in the stream.
+        future: LazyFuture[PutResult] = LazyFuture()
+        record = self._new_record(data, partition_key, explicit_hash_key, future)
+        if not delivery.offer(record):
+            delivery.wait_to_put(record, may_wait=self._may_wait, timeout=timeout)
+        return future
 
     def flush(self, timeout: float | None = None) -> None:
         """Return once all records put so far are in the stream.

@@ -29,13 +29,14 @@ _LONGEST_WAIT = 1.0
 class Loss:
     """Loss of a lease: its reason, the same in a sentence, and the new owner as far as known.
 
-    is_planned: somebody took it who cannot have seen it expired.
+    is_planned: somebody took it who cannot have seen it expired. is_missed: its row is gone, by mistake.
     """
 
     reason: LossReason
     cause: str
     new_owner: str | None = None
     is_planned: bool = False
+    is_missed: bool = False
 
     @classmethod
     def of(cls, reason: LossReason, *, new_owner: str | None = None, **names: object) -> Loss:
@@ -99,8 +100,6 @@ class HeldLease:
         self._writing_since: float | None = None
         self._lost: Loss | None = None
         self._released = False
-        # If its row were gone now, it would be by mistake.
-        self._is_missed = True
         # Since when it is known to be in doubt; until when that may last; and set when it ends.
         self._doubted_since: float | None = None
         self._doubt_ends = inf
@@ -174,12 +173,14 @@ class HeldLease:
         1) The worker stands still, and the lease is in doubt; 2) another takes it, ends it, and deletes the row. Or:
         1) the end of the shard is written, and its answer is lost; 2) the children start, and the row is deleted.
         """
-        return self._was_lost_for(LossReason.ROW_DELETED) and self._is_missed
+        loss = self.loss
+        return loss is not None and loss.is_missed
 
     @property
     def ran_out(self) -> bool:
         """True if it was lost because no heartbeat was answered before a stop, not because one was rejected."""
-        return self._was_lost_for(LossReason.EXPIRED)
+        loss = self.loss
+        return loss is not None and loss.reason is LossReason.EXPIRED
 
     @property
     def was_released(self) -> bool:
@@ -199,10 +200,6 @@ class HeldLease:
         """The loss; None while the lease is not lost."""
         with self._state:
             return self._lost
-
-    def _was_lost_for(self, reason: LossReason) -> bool:
-        loss = self.loss
-        return loss is not None and loss.reason is reason
 
     def is_valid_unlocked(self) -> bool:
         """True if the lease is believed at this moment. Takes no lock: see `HeldLeases.snapshot`."""
@@ -372,7 +369,6 @@ class HeldLease:
             # It may be in doubt by now.
             self.check(may_be_in_doubt=write.kind == "renew")
             raise TemporaryError(f"The lease table did not answer for {self.key} in time: {answer.cause}")
-        self._is_missed = write.kind != "end" and not write.own_checkpoint.is_shard_end
         self.lose(self._loss_by(write, answer.row if isinstance(answer, Rejected) else None))
         raise self._refusal()
 
@@ -408,7 +404,9 @@ class HeldLease:
         if isinstance(row, UnreadableRow):
             return Loss.of(LossReason.ROW_UNREADABLE, new_owner=row.owner, problem=row.problem)
         if not isinstance(row, Lease):
-            return Loss.of(LossReason.ROW_DELETED)
+            is_at_the_end = write.kind == "end" or write.own_checkpoint.is_shard_end
+            is_missed = not is_at_the_end and not self.is_in_doubt
+            return replace(Loss.of(LossReason.ROW_DELETED), is_missed=is_missed)
         is_own = row.owner == self.lease.owner
         went_back = row.counter < self.lease.counter
         if not went_back and is_checkpoint_of_others(write, row):
@@ -452,7 +450,6 @@ class HeldLease:
         """Stop believing, now. Idempotent; the first loss stays."""
         with self._state:
             if self._lost is None and not self._released:
-                self._is_missed = self._is_missed and not self.is_in_doubt
                 self._lost = loss
         self._is_certain.set()
         self._wake.set()

@@ -13,7 +13,7 @@ from pykcl.model.record import Key, Record, keys_of
 from pykcl.planning.attempts import Part, Successes, Verdict, WorkList
 from pykcl.planning.lifecycle import Signal
 from pykcl.processor import Batch, LanesStopped, LaneStop
-from pykcl.runtime import EndsThread, Runtime
+from pykcl.runtime import Runtime
 from pykcl.worker.batch_delivery import BatchDelivery
 from pykcl.worker.checkpointer import ShardCheckpointer
 from pykcl.worker.lease_scope import KEPT_FAILING, LeaseScope
@@ -146,8 +146,6 @@ class Settling:
             # Lanes see it by themselves, and the caller once they have ended. Not tried again: each try would wake this
             # thread from its next wait.
             self._is_lost = True
-        except EndsThread:
-            raise
         except Exception as error:  # noqa: BLE001 - raised once the lanes have ended
             self.trouble = error
             self.halt()

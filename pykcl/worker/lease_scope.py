@@ -33,11 +33,10 @@ class LeaseScope:
 
     wake: set by whoever has news for the thread. stop_requested: the worker stops. held: None until the lease is taken.
     why_handed_back: the cause to report if the lease is. processor, progress: None until the processor was initialized.
-    children: of the shard, once it was read to its end. end_began: when that was, monotonic seconds;
-    None before. has_answered: Kinesis has answered a read. lag: milliseconds
-    behind the tip by the last page, and when that came
-    (monotonic seconds). waits_for_acks: the thread does nothing else, except checkpoints. acks_until: the end of that
-    wait once a stop was requested, monotonic seconds.
+    children: of the shard, once it was read to its end. end_began: when that was, monotonic seconds; None before.
+    has_answered: Kinesis has answered a read. lag: milliseconds behind the tip by the last page, and when that came
+    (monotonic seconds). waits_for_acks: the thread does nothing else, except checkpoints. acks_until: the end of waits
+    for acks, doubts and robbed owners once a stop was requested, monotonic seconds.
     """
 
     def __init__(
@@ -204,21 +203,25 @@ class LeaseScope:
         else:
             self.held.check()
 
-    def pause(self, seconds: float) -> bool:
-        """Wait. True as soon as the shard is to be finished with. Raises LeaseLostError once the lease is lost."""
+    def pause(self, seconds: float, *, outlasts_stop: bool = False) -> bool:
+        """Wait. True as soon as the shard is to be finished with. Raises LeaseLostError once the lease is lost.
+        outlasts_stop: go on waiting then, until `calls_until`."""
         runtime = self.context.runtime
         until = runtime.monotonic() + seconds
-        return self.sleep(lambda: until - runtime.monotonic())
+        return self.sleep(lambda: until - runtime.monotonic(), outlasts_stop=outlasts_stop)
 
-    def sleep(self, left: Callable[[], float]) -> bool:
+    def sleep(self, left: Callable[[], float], *, outlasts_stop: bool = False) -> bool:
         """Pause as `pause` does, while `left` returns seconds that are left. It is called again after each `wake`."""
         while True:
             # Cleared before the check of what it announces: a stop requested after that sets it again.
             self.wake.clear()
             self.check()
+            longest = inf
             if self.must_stop():
-                return True
-            seconds = left()
+                longest = self.calls_until() - self.context.runtime.monotonic() if outlasts_stop else 0.0
+                if longest <= 0:
+                    return True
+            seconds = min(left(), longest)
             if seconds <= 0:
                 return False
             self.wake.wait(seconds)

@@ -276,8 +276,10 @@ class LeaseWorker:
         return Signal.TAKEN_FROM_LIVE_OWNER if scope.plan.is_steal else Signal.TAKEN
 
     def _wait_for_old_owner(self) -> Signal:
-        """Let the robbed owner notice (its next heartbeat fails) before the first record is read a second time."""
-        return Signal.STOP if self.scope.pause(self._context.config.loss_noticed_within) else Signal.SETTLED
+        """Let the robbed owner notice (its next heartbeat fails) before the first record is read a second time. Also
+        during a stop: the next owner finds a lease that is free, does not wait, and the robbed one may still read."""
+        within = self._context.config.loss_noticed_within
+        return Signal.STOP if self.scope.pause(within, outlasts_stop=True) else Signal.SETTLED
 
     def _wait_for_parents(self) -> Signal:
         scope, context = self.scope, self._context

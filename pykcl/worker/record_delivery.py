@@ -212,6 +212,7 @@ class RecordDelivery:
 
     def _answered(self) -> None:
         self._absence.found()
+        self._context.expired_shards.found(self._held.key)
         self._context.has_read.set()
         self._context.failures.worked(Activity.READING, shard=self._held.key)
         self._scope.answered()

@@ -136,8 +136,9 @@ def denied_once(what: str) -> TemporaryError:
 class ExpiredShardCheck:
     """The shards that Kinesis does not know any more, by GetShardIterator. Thread-safe.
 
-    That is believed when it was said twice, some seconds apart: 1) a host of Kinesis denies a shard once, by mistake;
-    2) its parent counts as read, or its own row is deleted; 3) records are skipped.
+    That is believed when it was said twice, some seconds apart, and this worker read nothing of the shard in between:
+    1) a host of Kinesis denies a shard once, by mistake; 2) its parent counts as read, or its own row is deleted;
+    3) records are skipped.
     """
 
     def __init__(self, stream: Stream, runtime: Runtime) -> None:
@@ -195,9 +196,15 @@ class ExpiredShardCheck:
                 if is_proven:
                     self._known.add(shard_id)
                 return is_proven
-        with self._lock:
-            self._unknown.pop(shard_id, None)
+        self.found(shard_id)
         raise ShardKnown(f"Kinesis knows {shard_id}.")
+
+    def found(self, shard_id: str) -> None:
+        """Note that Kinesis answered a question about this shard: what it denied before was a mistake."""
+        if shard_id in self._unknown or shard_id in self._known:  # hardly ever, and asked after each page
+            with self._lock:
+                self._unknown.pop(shard_id, None)
+                self._known.discard(shard_id)
 
 
 class ShardKnown(TemporaryError):

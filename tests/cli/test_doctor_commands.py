@@ -185,6 +185,54 @@ def test_a_properties_file_that_multilangd_would_take_is_not_mentioned(aws, tmp_
     assert done.output.rstrip().endswith("Nothing is wrong.")
 
 
+def test_a_program_that_puts_needs_a_stream_alone(aws, tmp_path):
+    done = pykcl("doctor", "--for", "producer", "--stream", "orders", "--compression", "gzip", "-o", "json")
+    told = json.loads(done.output)
+    assert (done.exit_code, told["stream"], told["errors"]) == (0, "orders", 0)
+    assert "application" not in told
+    topics = {one["topic"] for one in told["findings"]}
+    assert topics == {"process", "credentials", "region", "clock", "reach", "stream", "puts", "permissions"}
+    assert {one.service for one in aws.requests} == {"sts", "kinesis", "cloudwatch"}
+
+
+def test_what_a_file_says_of_workers_is_nothing_to_a_program_that_puts(aws, tmp_path):
+    path = tmp_path / "pykcl.toml"
+    path.write_text('application = "orders-app"\nstream = "orders"\nmetrics = "prometheus"\n')
+    bundle = tmp_path / "report.zip"
+    done = pykcl("doctor", "--for", "producer", "-c", str(path), "--bundle", str(bundle))
+    assert done.exit_code == 0
+    assert "2 open shards for 2 MiB" in " ".join(done.output.split())
+    with zipfile.ZipFile(bundle) as opened:
+        report = json.loads(opened.read("pykcl-report/doctor.json"))
+        assert opened.read("pykcl-report/leases.jsonl") == b""
+    assert "puts-ok" in {one["id"] for one in report}
+    assert "orders" not in json.dumps(report)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--for", "producer"], "No stream"),
+        (["--compression", "zstd"], "--compression: only with --for producer."),
+        (
+            ["--for", "producer", "--stream", "s", "--no-lag"],
+            "--no-lag: of workers and their fleet. Drop that, or --for",
+        ),
+        (["--for", "producer", *FLEET, "--failover", "4s"], "--application, --failover: of workers"),
+        (["--for", "producer", "--stream", "s", "--table", "leases", "--no-sample"], "--table, --no-sample"),
+    ],
+)
+def test_the_doctor_refuses_options_of_another_program(arguments, told):
+    done = pykcl("doctor", *arguments)
+    assert done.exit_code == 2
+    assert told in done.output
+
+
+def test_the_file_of_a_daemon_is_none_of_a_program_that_puts(tmp_path):
+    done = pykcl("doctor", "--for", "producer", "-p", properties_file(tmp_path))
+    assert (done.exit_code, "--properties: of workers and their fleet" in done.output) == (2, True)
+
+
 @pytest.mark.parametrize("output", ["table", "wide", "json", "jsonl", "csv"])
 def test_names_out_of_the_table_drive_no_terminal(output, dynamodb):
     put_lease(dynamodb, 0, leaseOwner={"S": HOSTILE})
@@ -350,7 +398,11 @@ def test_terraform_says_the_same_as_json():
         (["--stream", "s"], 2, "No application"),
         (["--application", "a-b"], 2, "No stream"),
         (["--stream", "s", "--for", "operator"], 2, "No application"),
-        (["--stream", "s", "--for", "producer", "--create-table"], 2, "Drop them, or --for producer"),
+        (
+            ["--stream", "s", "--for", "producer", "--create-table"],
+            2,
+            "--create-table: only with --for worker.",
+        ),
         (["--stream", "s", "--for", "producer", "--put"], 2, "--put: only with --for operator"),
         (["--stream", "s", "--for", "producer", "--fan-out", "c"], 2, "--fan-out: only with --for worker or"),
         (
@@ -358,8 +410,20 @@ def test_terraform_says_the_same_as_json():
             2,
             "--dead-letters: only with --for",
         ),
-        (["--application", "a-b", "--stream", "s", "--steer"], 2, "--for operator"),
-        (["--application", "a-b", "--stream", "s", "--for", "operator", "--metrics"], 2, "is of workers"),
+        *(
+            (["--application", "a-b", "--stream", "s", flag], 2, f"{flag}: only with --for operator.")
+            for flag in ("--steer", "--simulate", "--read-metrics")
+        ),
+        (
+            ["--application", "a-b", "--stream", "s", "--for", "operator", "--follow-leader"],
+            2,
+            "--follow-leader: only with --for worker.",
+        ),
+        (
+            ["--application", "a-b", "--stream", "s", "--for", "operator", "--no-metrics"],
+            2,
+            "--metrics: only with --for worker or producer.",
+        ),
         (["--application", "a-b", "--stream", "s", "--account", "12"], 1, "twelve digits"),
         (["--application", "a-b", "--stream", ARN, "--account", "000000000000"], 1, "contradicts"),
     ],

@@ -191,9 +191,10 @@ def test_the_private_map_has_exactly_the_keys_of_the_table():
         owner="w1",
         latest_from=1,
         latest_done="7",
-        consumer="app",
         until=9,
         begin="LATEST",
+        latest_reset=9,
+        consumer="app",
         standstill=standing,
     )
     written = to_item(NEW.with_(metadata=note))["pykcl"]["M"]
@@ -231,6 +232,25 @@ def test_release_leaves_what_the_page_says_it_leaves():
 def test_the_arguments_of_a_producer_are_those_of_the_page():
     named = [word for row in table_under("docs/guides/producing.md", "argument") for word in codes(row[0])]
     assert named == list(inspect.signature(Producer).parameters)
+
+
+KPL_OPTIONS = """
+    AggregationEnabled AggregationMaxCount AggregationMaxSize CaCertFile CaCertPath CloudwatchEndpoint
+    CloudwatchPort CollectionMaxCount CollectionMaxSize ConnectTimeout CredentialsProvider CredentialsRefreshDelay
+    DaemonHealthCheckTimeoutMs EnableCoreDumps EnableDaemonHealthCheck EnableOldestFutureTracker FailIfThrottled
+    GlueSchemaRegistryConfiguration GlueSchemaRegistryCredentialsProvider GlueSchemaRegistryPropertiesFilePath
+    KinesisEndpoint KinesisPort LogLevel MaxConnections MaxUserRecordSize MetricsCredentialsProvider
+    MetricsGranularity MetricsLevel MetricsNamespace MetricsUploadDelay MinConnections NativeExecutable ProxyHost
+    ProxyPassword ProxyPort ProxyUserName RateLimit RecordMaxBufferedTime RecordTtl Region RequestTimeout
+    ReturnUserRecordOnFailure StsEndpoint StsPort TempDirectory ThreadPoolSize ThreadingModel
+    UserRecordTimeoutInMillis VerifyCertificate addAdditionalMetricsDimension
+"""
+"""What KinesisProducerConfiguration of the KPL 1.0.7 sets and adds."""
+
+
+def test_every_option_of_kpl_has_its_row():
+    rows = table_under("docs/guides/producing.md", "`KinesisProducerConfiguration`")
+    assert sorted(word for row in rows for word in codes(row[0])) == sorted(KPL_OPTIONS.split())
 
 
 @pytest.mark.parametrize(

@@ -133,12 +133,14 @@ def test_every_value_of_an_option_that_a_message_names_is_accepted(name, value):
 
 
 def choices_named():
-    """Yield (option, the word behind it, its choices)."""
+    """Yield (option, the word behind it, its choices with any command that the message is about)."""
     for module, text in TEXTS:
         for option, word in re.findall(r"(--[a-z-]+) ([A-Za-z0-9]+)", text):
-            for param in (param for each in commands_about(module) for param in COMMANDS[each].params):
-                if option in param.opts and isinstance(param.type, click.Choice):
-                    yield option, word, param.type.choices
+            params = [param for each in commands_about(module) for param in COMMANDS[each].params]
+            kinds = [param.type for param in params if option in param.opts]
+            choices = {one for kind in kinds if isinstance(kind, click.Choice) for one in kind.choices}
+            if choices:
+                yield option, word, choices
 
 
 def test_every_choice_that_a_message_names_is_one():
@@ -180,7 +182,7 @@ def test_every_key_in_mixed_case_is_one_that_is_read():
     assert found - KEYS.keys() - READ == set()
 
 
-SERVICES = ("kinesis", "dynamodb", "cloudwatch", "sqs", "sts", "iam", "lambda")
+SERVICES = ("kinesis", "dynamodb", "cloudwatch", "kms", "sqs", "sts", "iam", "lambda")
 OF_NOBODY = {"KclMigrationTool", "MultiLangDaemon", "SignedHeaders", "TypedDict"}
 
 

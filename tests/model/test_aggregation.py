@@ -495,6 +495,23 @@ def test_an_aggregator_starts_afresh_after_each_blob() -> None:
     assert second == AggregatedBlob("b", None, packed(("b", None, b"y")))
 
 
+def test_numbers_and_lengths_of_any_size_are_written_as_protobuf_writes_them() -> None:
+    sizes = [0, 1, 126, 127, 128, 16_382, 16_383, 16_384, 2_097_151, 2_097_152]
+    user_records = [(f"key-{at % 300}", str(at % 200) if at % 3 else None, b"") for at in range(1_000)]
+    user_records += [("Schlüssel" * 20, str(2**128 - 1), bytes(size)) for size in sizes]
+    message = kpl.schema().aggregated_record()
+    for keys, table in ((0, message.partition_key_table), (1, message.explicit_hash_key_table)):
+        found = dict.fromkeys(record[keys] for record in user_records)
+        table.extend(key.encode() for key in found if key is not None)
+    for key, hash_key, data in user_records:
+        one = message.records.add(
+            partition_key_index=list(message.partition_key_table).index(key.encode()), data=data
+        )
+        if hash_key is not None:
+            one.explicit_hash_key_index = list(message.explicit_hash_key_table).index(hash_key.encode())
+    assert kpl.packed(user_records).data == sealed(message.SerializeToString())
+
+
 def test_a_full_aggregate_is_handed_out_when_the_next_user_record_arrives() -> None:
     aggregator = Aggregator(max_bytes=100)
     assert aggregator.add("k", None, b"x" * 40) is None

@@ -26,7 +26,7 @@ from tests.mutants.of_pushes import PUSHES
 from tests.mutants.of_reading import READING
 from tests.mutants.of_rows import ROWS
 from tests.mutants.of_runs import RUNS
-from tests.simulation.course import run_simulation
+from tests.simulation.course import Mode, run_simulation
 
 
 def _number(mutant: Mutant) -> tuple[str, int, str]:
@@ -69,23 +69,12 @@ def run_mutant(mutant: Mutant, seed: int, *, blind: bool = False) -> MutantRun:
                 off=mutant.off,
                 full=mutant.full,
                 blind=blind,
-                policies=mutant.policies,
-                native=mutant.native,
-                acks=mutant.acks,
-                pushed=mutant.pushed,
-                produced=mutant.produced,
+                mode=mutant.mode,
             )
         except Exception as error:  # noqa: BLE001 - whatever it died of, the mutants goes on
             return MutantRun("crashed", patch.called, details=f"{type(error).__name__}: {error}")
     result, details = _check(mutant, outcome)
-    kind = {
-        "policies": mutant.policies,
-        "native": mutant.native,
-        "acks": mutant.acks,
-        "pushed": mutant.pushed,
-        "produced": mutant.produced,
-    }
-    if result == "caught" and not _is_survived(seed, mutant.off, mutant.full, **kind):
+    if result == "caught" and not _is_survived(seed, mutant.off, mutant.full, mutant.mode):
         result = "no evidence"
     guarantee = outcome.broken.guarantee.name if result == "caught" else None
     return MutantRun(result, patch.called, guarantee, details)
@@ -101,29 +90,10 @@ def _check(mutant: Mutant, outcome: Outcome) -> tuple[str, str]:
 
 
 @cache
-def _is_survived(
-    seed: int,
-    off: frozenset[str],
-    full: bool,
-    *,
-    policies: bool,
-    native: bool,
-    acks: bool,
-    pushed: bool,
-    produced: bool,
-) -> bool:
+def _is_survived(seed: int, off: frozenset[str], full: bool, mode: Mode) -> bool:
     """Whether the sound worker comes through this simulation: only then a broken guarantee is the mutant's doing."""
     try:
-        outcome = run_simulation(
-            seed,
-            off=off,
-            full=full,
-            policies=policies,
-            native=native,
-            acks=acks,
-            pushed=pushed,
-            produced=produced,
-        )
+        outcome = run_simulation(seed, off=off, full=full, mode=mode)
         return outcome.broken is None
     except Exception:  # noqa: BLE001 - a simulation that dies by itself shows nothing about a mutant
         return False

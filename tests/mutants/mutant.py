@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import Any
 
 from pykcl.testing.simulation import Guarantee
+from tests.simulation.course import Mode
 from tests.simulation.faults import KINDS, ProducerFaults
 
 Function = Callable[..., Any]
@@ -76,10 +77,8 @@ class Mutant:
 
     caught_by: the guarantees that it may break; the first is the one that it breaks by its nature. full: it runs in
     simulations with four workers, eight shards and every kind of fault; only: with no other kinds than these. Both are
-    for what chance seldom brings. policies: its simulations have workers that give records up. native: their
-    fleets work by KCL 3.x's own protocol. acks: their records are settled one by one. pushed: their records are
-    pushed. produced: producers put records in them. tests: names as pytest takes
-    them, of the tests that must fail, for what simulations do not come by; then caught_by is empty.
+    for what chance seldom brings. mode: of its simulations. tests: names as pytest takes them, of the tests that
+    must fail, for what simulations do not come by; then caught_by is empty.
     """
 
     name: str
@@ -89,16 +88,12 @@ class Mutant:
     apply: Callable[[Patch], None]
     full: bool = False
     only: frozenset[str] = frozenset()
-    policies: bool = False
-    native: bool = False
-    acks: bool = False
-    pushed: bool = False
-    produced: bool = False
+    mode: Mode = Mode.PLAIN
     tests: tuple[str, ...] = ()
 
     @property
     def off(self) -> frozenset[str]:
-        kinds = ProducerFaults.kinds if self.produced else KINDS
+        kinds = ProducerFaults.kinds if self.mode is Mode.PRODUCED else KINDS
         return frozenset(kinds) - self.only if self.only else frozenset()
 
 

@@ -15,6 +15,7 @@ from pykcl.worker.ack_delivery import AckDelivery, ShardAcks
 from pykcl.worker.lane_delivery import LaneDelivery, Settling
 from pykcl.worker.watermark import Watermark
 from tests.mutants.mutant import Function, Mutant, Patch
+from tests.simulation.course import Mode
 
 
 def passes_an_open_record(patch: Patch) -> None:
@@ -142,29 +143,29 @@ def successes_between_do_not_count(patch: Patch) -> None:
 
 ACKS = (
     Mutant("M84", "the watermark passes a record that is not acked if the next one is", "-",
-            (Guarantee.CHECKPOINT_AFTER_DELIVERY, Guarantee.NO_DUPLICATES), passes_an_open_record, acks=True),
+            (Guarantee.CHECKPOINT_AFTER_DELIVERY, Guarantee.NO_DUPLICATES), passes_an_open_record, mode=Mode.ACKS),
     Mutant("M85", "the watermark is the highest record that is acked", "-",
-            (Guarantee.CHECKPOINT_AFTER_DELIVERY,), counts_above_a_hole, acks=True),
+            (Guarantee.CHECKPOINT_AFTER_DELIVERY,), counts_above_a_hole, mode=Mode.ACKS),
     Mutant("M86", "a record is settled when process_records returns, and not when it is acked", "-",
-            (Guarantee.CHECKPOINT_AFTER_DELIVERY, Guarantee.NO_DUPLICATES), settled_by_returning, acks=True),
+            (Guarantee.CHECKPOINT_AFTER_DELIVERY, Guarantee.NO_DUPLICATES), settled_by_returning, mode=Mode.ACKS),
     Mutant("M87", "a stop does not wait for acks", "-",
-            (Guarantee.NO_DUPLICATES,), acks_not_waited_for, acks=True),
+            (Guarantee.NO_DUPLICATES,), acks_not_waited_for, mode=Mode.ACKS),
     Mutant("M88", "a lane settles its records before it calls the handler", "-",
             (Guarantee.CHECKPOINT_AFTER_DELIVERY, Guarantee.NO_GAP, Guarantee.NO_DUPLICATES),
-            settled_before_the_call, acks=True),
+            settled_before_the_call, mode=Mode.ACKS),
     Mutant("M89", "records are dealt to lanes in turn, and not by their key", "-",
-            (Guarantee.NO_GAP,), dealt_in_turn, acks=True),
+            (Guarantee.NO_GAP,), dealt_in_turn, mode=Mode.ACKS),
     Mutant("M90", "a call that is cancelled counts as done", "-",
-            (Guarantee.CHECKPOINT_AFTER_DELIVERY, Guarantee.NO_GAP), cancelled_is_done, acks=True),
+            (Guarantee.CHECKPOINT_AFTER_DELIVERY, Guarantee.NO_GAP), cancelled_is_done, mode=Mode.ACKS),
     Mutant("M91", "lanes go on after the lease is lost", "-",
-            (Guarantee.SILENT_AFTER_LOSS,), begins_without_the_lease, acks=True),
+            (Guarantee.SILENT_AFTER_LOSS,), begins_without_the_lease, mode=Mode.ACKS),
     Mutant("M92", "a call that was cancelled and returns all the same counts as done", "-",
-            (Guarantee.CHECKPOINT_AFTER_DELIVERY, Guarantee.NO_GAP), swallowed_is_done, acks=True),
+            (Guarantee.CHECKPOINT_AFTER_DELIVERY, Guarantee.NO_GAP), swallowed_is_done, mode=Mode.ACKS),
     Mutant("M93", "a record is settled though its reject failed", "-",
             (Guarantee.CHECKPOINT_AFTER_DELIVERY, Guarantee.NO_DUPLICATES, Guarantee.NO_GAP),
-            rejected_in_vain_is_settled, acks=True),
+            rejected_in_vain_is_settled, mode=Mode.ACKS),
     Mutant("M94", "lanes that fail at once are given up in any order, and the lease goes back in the midst of them", "here",
-            (Guarantee.ALL_DELIVERED, Guarantee.NO_FALSE_ALARM), hands_back_amid_a_round, acks=True),
+            (Guarantee.ALL_DELIVERED, Guarantee.NO_FALSE_ALARM), hands_back_amid_a_round, mode=Mode.ACKS),
     Mutant("M95", "a success between two failures of lanes does not count", "here",
-            (Guarantee.NO_FALSE_ALARM,), successes_between_do_not_count, acks=True),
+            (Guarantee.NO_FALSE_ALARM,), successes_between_do_not_count, mode=Mode.ACKS),
 )  # fmt: skip

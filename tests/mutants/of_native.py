@@ -16,6 +16,7 @@ from pykcl.worker.lease_manager import LeaseManager
 from pykcl.worker.lease_worker import LeaseWorker
 from pykcl.worker.membership import Membership
 from tests.mutants.mutant import Function, Mutant, Patch
+from tests.simulation.course import Mode
 
 
 def metrics_before_the_first_query(patch: Patch) -> None:
@@ -161,33 +162,33 @@ _HASTE = 10.0
 
 NATIVE = (
     Mutant("M70", "metrics are reported before the first query of the index of owners", "-",
-            (Guarantee.FOLLOWS_LEADER,), metrics_before_the_first_query, native=True),
+            (Guarantee.FOLLOWS_LEADER,), metrics_before_the_first_query, mode=Mode.NATIVE),
     Mutant("M71", "a lease that the leader asks for is not handed over", "-",
-            (Guarantee.FOLLOWS_LEADER, Guarantee.NO_CHURN), asked_for_and_not_handed_over, native=True),
+            (Guarantee.FOLLOWS_LEADER, Guarantee.NO_CHURN), asked_for_and_not_handed_over, mode=Mode.NATIVE),
     Mutant("M72", "metrics are reported by the clock of the host", "-",
-            (Guarantee.FOLLOWS_LEADER,), report_by_the_clock_of_the_host, native=True),
+            (Guarantee.FOLLOWS_LEADER,), report_by_the_clock_of_the_host, mode=Mode.NATIVE),
     Mutant("M73", "an ended lease loses its owner", "-",
-            (Guarantee.FOLLOWS_LEADER,), ended_lease_without_owner, native=True),
+            (Guarantee.FOLLOWS_LEADER,), ended_lease_without_owner, mode=Mode.NATIVE),
     Mutant("M74", "a lease that stands still is rescued though there is a leader", "-",
-            (Guarantee.FOLLOWS_LEADER,), rescue_under_a_leader, native=True),
+            (Guarantee.FOLLOWS_LEADER,), rescue_under_a_leader, mode=Mode.NATIVE),
     Mutant("M75", "a follower takes leases as in KCL 2.x", "-",
-            (Guarantee.FOLLOWS_LEADER,), leases_taken_as_in_2x, native=True),
+            (Guarantee.FOLLOWS_LEADER,), leases_taken_as_in_2x, mode=Mode.NATIVE),
     Mutant("M76", "leases are released before the metrics are withdrawn", "-",
-            (Guarantee.FOLLOWS_LEADER,), released_before_the_report_is_withdrawn, native=True),
+            (Guarantee.FOLLOWS_LEADER,), released_before_the_report_is_withdrawn, mode=Mode.NATIVE),
     Mutant("M77", "metrics are reported without a condition", "Java KCL 3.x",
-            (Guarantee.CONDITIONAL,), report_without_a_condition, native=True),
+            (Guarantee.CONDITIONAL,), report_without_a_condition, mode=Mode.NATIVE),
     Mutant("M78", "a rescue that was refused is tried again by the same view", "here",
-            (Guarantee.BUDGETS,), rescue_by_the_same_view_again, native=True),
+            (Guarantee.BUDGETS,), rescue_by_the_same_view_again, mode=Mode.NATIVE),
     Mutant("M79", "a leader believes in its lock for twice its duration", "-",
-            (Guarantee.LEADS_ALONE,), lock_believed_too_long, native=True),
+            (Guarantee.LEADS_ALONE,), lock_believed_too_long, mode=Mode.NATIVE),
     Mutant("M80", "the lock is taken before its duration has passed", "-",
-            (Guarantee.LEADS_ALONE,), lock_taken_before_its_duration, native=True),
+            (Guarantee.LEADS_ALONE,), lock_taken_before_its_duration, mode=Mode.NATIVE),
     Mutant("M81", "the lock is kept and released whatever its version", "-",
-            (Guarantee.CONDITIONAL, Guarantee.LEADS_ALONE), heartbeat_of_the_lock_under_any_version, native=True),
+            (Guarantee.CONDITIONAL, Guarantee.LEADS_ALONE), heartbeat_of_the_lock_under_any_version, mode=Mode.NATIVE),
     Mutant("M82", "an expired lease is assigned though its counter has moved", "Java KCL 3.x",
-            (Guarantee.LEADS_ALONE,), expired_lease_assigned_under_any_counter, native=True),
+            (Guarantee.LEADS_ALONE,), expired_lease_assigned_under_any_counter, mode=Mode.NATIVE),
     Mutant("M83", "a leader that stops keeps the lock", "-",
-            (Guarantee.LEADS_ALONE,), lock_not_released_at_the_stop, native=True),
+            (Guarantee.LEADS_ALONE,), lock_not_released_at_the_stop, mode=Mode.NATIVE),
     Mutant("M104", "a leader moves leases for differences that come by chance", "Java KCL 3.5.1",
-            (Guarantee.NO_CHURN,), leases_moved_for_what_comes_by_chance, native=True),
+            (Guarantee.NO_CHURN,), leases_moved_for_what_comes_by_chance, mode=Mode.NATIVE),
 )  # fmt: skip

@@ -6,6 +6,7 @@ from pykcl.planning.attempts import WorkList
 from pykcl.testing.simulation import Guarantee
 from pykcl.worker.batch_delivery import BatchDelivery
 from tests.mutants.mutant import Function, Mutant, Patch
+from tests.simulation.course import Mode
 
 
 def settled_before_the_answer(patch: Patch) -> None:
@@ -48,9 +49,9 @@ def right_half_forgotten(patch: Patch) -> None:
 
 POLICIES = (
     Mutant("M56", "records are settled before the destination of their dead letter answered", "-",
-            (Guarantee.CHECKPOINT_AFTER_DELIVERY,), settled_before_the_answer, policies=True),
+            (Guarantee.CHECKPOINT_AFTER_DELIVERY,), settled_before_the_answer, mode=Mode.POLICIES),
     Mutant("M57", "the age of a record is taken by the clock of the host", "-",
-            (Guarantee.NO_GAP,), age_by_the_hosts_clock, policies=True),
+            (Guarantee.NO_GAP,), age_by_the_hosts_clock, mode=Mode.POLICIES),
     Mutant("M58", "the right half of a batch that was split is forgotten", "-",
-            (Guarantee.NO_GAP, Guarantee.CHECKPOINT_AFTER_DELIVERY), right_half_forgotten, policies=True),
+            (Guarantee.NO_GAP, Guarantee.CHECKPOINT_AFTER_DELIVERY), right_half_forgotten, mode=Mode.POLICIES),
 )  # fmt: skip

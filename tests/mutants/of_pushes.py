@@ -15,6 +15,7 @@ from pykcl.worker.push_reader import PushReader
 from pykcl.worker.reading_place import ReadingPlace
 from tests.mutants.mutant import Function, Mutant, Patch
 from tests.mutants.of_reading import read_after_the_checkpoint
+from tests.simulation.course import Mode
 
 
 def checkpoint_by_continuation(patch: Patch) -> None:
@@ -81,17 +82,16 @@ _OF_FALLING_BACK = "tests/worker/test_fallback_reader.py::test_"
 PUSHES = (
     Mutant("M111", "the place of a pushed event without records is written as a checkpoint", "-",
             (Guarantee.CHECKPOINT_FORWARD, Guarantee.LOSS_REPORTED, Guarantee.NO_GAP),
-            checkpoint_by_continuation, only=frozenset({"F18.stop"}), pushed=True),
+            checkpoint_by_continuation, only=frozenset({"F18.stop"}), mode=Mode.PUSHED),
     Mutant("M112", "a new owner subscribes after the checkpointed record, not at it", "-",
             (Guarantee.NO_GAP, Guarantee.LOSS_REPORTED), read_after_the_checkpoint,
-            only=frozenset({"F18.stop"}), pushed=True),
+            only=frozenset({"F18.stop"}), mode=Mode.PUSHED),
     Mutant("M113", "a shard is subscribed to again behind what was received, not what was delivered", "-",
             (), subscribed_behind_what_was_received,
-            tests=("tests/worker/test_push_reader.py::"
-                   "test_an_event_that_was_received_and_not_delivered_comes_again_in_the_next_subscription",)),
+            tests=("tests/worker/test_reader_conformance.py::test_what_was_not_finished_comes_again",)),
     Mutant("M114", "a subscription that says nothing passes for one of an idle shard", "redpanda connect",
             (Guarantee.ALL_DELIVERED,), silence_passes_for_an_idle_shard,
-            only=frozenset({"F10.slow"}), pushed=True),
+            only=frozenset({"F10.slow"}), mode=Mode.PUSHED),
     Mutant("M115", "a shard that is pushed no more is polled from its tip on", "-", (), polled_from_now_on,
             tests=(_OF_FALLING_BACK + "a_shard_whose_subscriptions_fail_for_a_minute_is_polled_from_where_it_stood",)),
     Mutant("M116", "a shard that was polled is pushed from its tip on", "-", (), pushed_from_now_on,

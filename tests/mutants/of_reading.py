@@ -165,7 +165,10 @@ def loss_not_reported(patch: Patch) -> None:
 
 def no_pause_after_a_refused_iterator(patch: Patch) -> None:
     def make(pause: Function) -> Function:
-        return lambda self, seconds: pause(self, 0.0 if seconds == SHARD_READ_INTERVAL else seconds)
+        def pause_less(self, seconds: float, **how: bool) -> bool:
+            return pause(self, 0.0 if seconds == SHARD_READ_INTERVAL else seconds, **how)
+
+        return pause_less
 
     patch.replace(LeaseScope, "pause", make)
 

@@ -24,9 +24,9 @@ def rows_of_other_runs_are_not_found(patch: Patch) -> None:
 
 
 RUNS = (
-    Mutant("M125", "a page ends the shard of a run that is over, whenever it was requested", "-", (),
+    Mutant("M126", "a page ends the shard of a run that is over, whenever it was requested", "-", (),
             a_page_ends_a_shard_whenever_it_was_requested,
             tests=(_RUNS + "test_a_page_that_was_fetched_ahead_does_not_end_the_shard",)),
-    Mutant("M126", "the rows of another run are taken for one's own", "here", (), rows_of_other_runs_are_not_found,
+    Mutant("M127", "the rows of another run are taken for one's own", "here", (), rows_of_other_runs_are_not_found,
             tests=(_RUNS + "test_what_begins_in_an_empty_table_refuses_what_another_one_has_put_there_since",)),
 )  # fmt: skip

@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import os
+import shlex
 import threading
 import time
 from dataclasses import replace
+from datetime import UTC, datetime
+from http.server import BaseHTTPRequestHandler
+from itertools import pairwise
+from urllib.parse import parse_qs
 
 import boto3
+import click
+from botocore import xform_name
+from botocore.session import Session
 
 from pykcl import __version__
 from pykcl.cli.doctor import _regions_of_environment
 from pykcl.cli.local import local_environment
+from pykcl.cli.main import main
 from pykcl.config import Config
 from pykcl.local.errors import AwsError
 from pykcl.local.iterators import ReadSpan
@@ -20,6 +29,7 @@ from pykcl.model.checkpoint import AT_TRIM_HORIZON, Checkpoint
 from pykcl.model.lease import Lease, PykclMetadata
 from pykcl.model.lease_item import parse_row, to_item
 from pykcl.operate.aws.clients import OperatorClients
+from pykcl.operate.aws.streams import StreamAdmin
 from pykcl.operate.doctor.checks import diagnose
 from pykcl.operate.doctor.gather import Question, gather
 from pykcl.runtime import SystemRuntime
@@ -177,6 +187,32 @@ class World:
 
         self.aws.fault = fault
 
+    def records(self) -> list:
+        return [one for found in self.aws.kinesis._streams[STREAM].shards.values() for one in found.records]
+
+    def encrypt(self, key: str | None) -> None:
+        """Let the stream be described as encrypted with this key, which the local Kinesis has not."""
+        summary = StreamAdmin.summary
+        self.monkeypatch.setattr(
+            StreamAdmin,
+            "summary",
+            lambda admin, stream: replace(summary(admin, stream), encryption="KMS", key_id=key),
+        )
+
+    def throttle_puts(self, count: int, *, minutes_ago: int) -> None:
+        """Let CloudWatch know of records that the stream has refused."""
+        datum = {
+            "MetricName": "WriteProvisionedThroughputExceeded",
+            "Dimensions": [{"Name": "StreamName", "Value": STREAM}],
+            "Timestamp": datetime.fromtimestamp(self.now_millis() / 1000 - 60 * minutes_ago, tz=UTC),
+            "Value": count,
+        }
+        client = boto3.Session("local", "local").client(
+            "cloudwatch", region_name="us-east-1", endpoint_url=self.aws.url
+        )
+        client.put_metric_data(Namespace="AWS/Kinesis", MetricData=[datum])
+        client.close()
+
     # -- the doctor --------------------------------------------------------------------------------------------
 
     def facts(self):
@@ -194,3 +230,52 @@ class World:
 
     def in_region(self, region: str) -> None:
         self.clients = replace(self.clients, region=region)
+
+
+def check_command(fix):
+    """A command of ours is one that our command line takes; one of AWS' CLI names an operation and its parameters."""
+    words = shlex.split(fix.partition("   (")[0].replace("…", "pykcl.examples.orders:Orders"))
+    if words[0] == "pykcl":
+        command, rest = main, words[1:]
+        while isinstance(command, click.Group):
+            command = command.get_command(click.Context(command), rest.pop(0))
+            assert command is not None, fix
+        with command.make_context(words[1], [*rest]):
+            options = [text.partition("=")[0] for before, text in pairwise(rest) if before == "--option"]
+        assert set(options) <= set(Config.__dataclass_fields__)
+    elif words[0] == "aws" and words[1] in ("kinesis", "dynamodb", "sts") and words[2] != "wait":
+        model = Session().get_service_model(words[1])
+        operations = {xform_name(name, "-"): name for name in model.operation_names}
+        shape = model.operation_model(operations[words[2]]).input_shape
+        members = {xform_name(name, "-") for name in (shape.members if shape else ())}
+        assert {word[2:] for word in words if word.startswith("--")} <= members, fix
+
+
+class Iam(BaseHTTPRequestHandler):
+    """SimulatePrincipalPolicy as IAM words it; who is denied what is in `denied`."""
+
+    denied: frozenset = frozenset()
+    asked: list = []  # noqa: RUF012 - of one test
+
+    def do_POST(self):
+        form = parse_qs(self.rfile.read(int(self.headers["content-length"])).decode())
+        self.asked.append(form)
+        members = [
+            f"<member><EvalActionName>{name}</EvalActionName><EvalDecision>"
+            f"{'implicitDeny' if name in self.denied else 'allowed'}</EvalDecision></member>"
+            for key, (name,) in form.items()
+            if key.startswith("ActionNames.member.")
+        ]
+        body = (
+            '<SimulatePrincipalPolicyResponse xmlns="https://iam.amazonaws.com/doc/2010-05-08/"><SimulatePrincipalPolicyResult>'
+            f"<IsTruncated>false</IsTruncated><EvaluationResults>{''.join(members)}</EvaluationResults>"
+            "</SimulatePrincipalPolicyResult></SimulatePrincipalPolicyResponse>"
+        ).encode()
+        self.send_response(200)
+        self.send_header("content-type", "text/xml")
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_):
+        """Nothing: pytest's output is not its log."""

@@ -330,6 +330,28 @@ def test_missing_permission_is_waited_for_and_then_final(rig, clock):
     assert SETUP_PATIENCE <= clock.seconds < SETUP_PATIENCE + 6
 
 
+def test_a_record_that_may_be_in_says_so_when_a_missing_permission_ends_it(rig, clock):
+    one = rig(linger=0.0)
+
+    def trouble(_):
+        if clock.seconds == 0.0:
+            raise TemporaryError("no answer")
+        raise SetupError("not permitted.").about("E02", "grant it")
+
+    one.trouble = trouble
+    one.add(b"a")
+    one.step()
+    clock.seconds = 1.0
+    one.add(b"b")
+    one.run()
+    doubtful, certain = one.results()
+    assert isinstance(doubtful, NotDelivered)
+    assert doubtful.perhaps_put
+    assert str(doubtful).startswith("not permitted. A request with the record had no answer")
+    assert (doubtful.code, doubtful.hint, doubtful.__cause__) == ("E02", "grant it", certain)
+    assert isinstance(certain, SetupError)
+
+
 def test_missing_permission_that_comes_in_time_fails_nothing(rig, clock):
     one = rig()
 

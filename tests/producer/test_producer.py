@@ -402,6 +402,23 @@ def test_a_bug_in_a_thread_of_the_producer_is_reported_for_every_record(stage, m
     producer.close()
 
 
+def test_a_bug_that_ends_a_producer_leaves_records_that_may_be_in_and_that_is_said(stage, monkeypatch):
+    stage.answer = no_answer
+    producer = stage.producer(linger=0.0)
+    producer.start()
+    doubtful = producer.put(b"in")
+    while not stage.requests:
+        stage.sleep(0.01)
+    monkeypatch.setattr(Accumulator, "take", lambda *_: 1 / 0)
+    lost = producer.put(b"lost")
+    with pytest.raises(PutFailed, match="bug in pykcl"):
+        producer.close()
+    assert stage.seen() == {b"in": 1}
+    assert isinstance(lost.exception(0), InternalError)
+    assert isinstance(doubtful.exception(0), NotDelivered)
+    assert (doubtful.exception(0).perhaps_put, doubtful.exception(0).__cause__) == (True, lost.exception(0))
+
+
 def test_a_failure_nobody_asked_for_is_raised_by_the_next_flush_and_only_there(stage):
     stage.trouble = no_answer
     with stage.producer(record_ttl=2.0) as producer:

@@ -2,8 +2,9 @@
 
 import pytest
 
-from pykcl import AsyncProducer
-from pykcl.errors import ConfigError, NotDelivered, Throttled
+from pykcl import AsyncProducer, PutFailed
+from pykcl.aws.kinesis_decode import put_answers
+from pykcl.errors import ConfigError, NotDelivered, SetupError, Throttled
 from pykcl.metrics import catalog
 from pykcl.metrics.catalog import PRODUCER_CATALOGUE
 from pykcl.testing.runtime.event_loop import run_coroutine
@@ -101,6 +102,43 @@ def test_a_record_that_is_given_up_is_an_error_and_was_not_put(stage):
             producer.flush()
     assert sink.of(catalog.ERRORS_BY_CODE, "NotDelivered") == [1.0]
     assert sink.of(catalog.USER_RECORDS_PUT) == []
+
+
+def test_a_record_that_lacks_a_permission_is_given_up_too_with_the_retries_it_had(stage):
+    def refused(_):
+        raise SetupError("kinesis:PutRecords is missing")
+
+    stage.trouble = refused
+    sink = Recorder()
+    producer = stage.producer(metrics_sinks=[sink], metrics_level="DETAILED")
+    producer.start()
+    producer.put(b"x")
+    with pytest.raises(PutFailed):
+        producer.close()
+    requests = len(stage.requests)
+    assert sink.of(catalog.ERRORS_BY_CODE, "SetupError") == [1.0] * requests
+    assert sink.of(catalog.ERRORS_BY_CODE, "NotDelivered") == [1.0]
+    assert sum(sink.of(catalog.ALL_ERRORS)) == requests + 1
+    assert sink.of(catalog.RETRIES_PER_RECORD, "") == [requests - 1.0]
+
+
+def test_an_answer_with_fewer_results_than_records_counts_for_each_record_of_the_request(stage):
+    def cut_short(records):
+        stage.answer = lambda _: ()
+        put_answers({"Records": [{"ShardId": FIRST, "SequenceNumber": "1"}]}, len(records))
+
+    stage.answer = cut_short
+    sink = Recorder()
+    low, high = stage.key_for("0"), stage.key_for("1")
+    with stage.producer(metrics_sinks=[sink], metrics_level="DETAILED", linger=2.0) as producer:
+        futures = [producer.put(b"x", key) for key in (low, high, high)]
+    assert sink.of(catalog.ERRORS_BY_CODE, "AnswerRefused") == [2.0]
+    assert [sink.of(catalog.ALL_ERRORS, shard) for shard in (FIRST, SECOND)] == [[1.0], [1.0]]
+    # Nobody knows which of them were put, so all went again.
+    assert sum(sink.of(catalog.KINESIS_RECORDS_PER_REQUEST)) == 4
+    assert sum(sink.of(catalog.KINESIS_RECORDS_PUT)) == 2
+    assert sum(sink.of(catalog.USER_RECORDS_PUT)) == 3
+    assert all(future.result(0).perhaps_twice for future in futures)
 
 
 def test_a_stream_that_takes_nothing_shows_in_the_records_that_wait(stage):

@@ -8,7 +8,7 @@ import pytest
 
 
 def test_every_reader_keeps_its_bounds_for_inputs_of_all_kinds():
-    """Bounds in seconds are of CPU time, and twenty times what the worst input takes on a slow machine."""
+    """Bounds in seconds are of CPU time, and three times what the worst input takes on a slow machine."""
     worst = json_fuzz.run(600, seed=1)
     assert worst.keys() == json_fuzz.READERS.keys()
     assert all(one.calls == 600 for one in worst.values())

@@ -6,11 +6,13 @@ from __future__ import annotations
 import json
 import time
 from collections import deque
+from collections.abc import Mapping
 from pathlib import Path
 
 import click
 
 from pykcl.testing.simulation.faults import known
+from tests.simulation.course import Mode
 from tests.simulation.effects import MANY_SEEDS, Effects
 from tests.simulation.faults import (
     IN_NATIVE_FLEETS,
@@ -24,6 +26,7 @@ from tests.simulation.faults import (
 )
 from tests.simulation.report import BEGIN, END, Run, Totals, as_json, as_markdown, as_text, put_into
 from tests.simulation.runner import (
+    CHOSEN_BY_SEED,
     EVERY_SIXTH,
     EVERY_TWELFTH,
     Campaign,
@@ -50,7 +53,7 @@ class MeasuredCampaign(Campaign):
         self._until = until
         self._comparisons: deque[Job] = deque()
         self.totals = Totals()
-        kinds = PRODUCED if template.produced else KINDS
+        kinds = PRODUCED if template.only is Mode.PRODUCED else KINDS
         self.effects = Effects(len(seeds), template.off | _absent(template, len(seeds)), kinds)
 
     def next_job(self) -> Job | None:
@@ -80,27 +83,37 @@ class MeasuredCampaign(Campaign):
 
 def _absent(template: Job, seeds: int) -> frozenset[str]:
     """Return the kinds of faults that none of the simulations can have, or too few of them to show anything."""
-    if template.produced:
+    if template.only is Mode.PRODUCED:
         return frozenset()
-    if template.pushed:
-        return frozenset(
-            PolicyFaults.always | IN_NATIVE_FLEETS | AckFaults.always | {"F10.empty", "F10.refused"}
-        )
+
+    def can_have(mode: Mode, every: int) -> bool:
+        if template.only is not None or template.processor is not None:
+            return template.only is mode
+        return mode in template.modes and seeds >= every * MANY_SEEDS
+
     absent: set[str] = set()
-    if template.policies is False or template.native or template.acks or template.processor is not None:
-        absent |= PolicyFaults.always
-    too_few = template.native is None and seeds < EVERY_SIXTH * MANY_SEEDS
-    others = template.policies or template.acks or template.processor is not None
-    if template.native is False or others or too_few:
-        absent |= IN_NATIVE_FLEETS
-    others = template.policies or template.native or template.processor is not None
-    if template.acks is False or others or (template.acks is None and seeds < EVERY_TWELFTH * MANY_SEEDS):
-        absent |= AckFaults.always
-    absent |= NOT_WITH_ACKS if template.acks else frozenset()
-    if template.native:
+    absent |= PolicyFaults.always if not can_have(Mode.POLICIES, 0) else set()
+    absent |= IN_NATIVE_FLEETS if not can_have(Mode.NATIVE, EVERY_SIXTH) else set()
+    absent |= AckFaults.always if not can_have(Mode.ACKS, EVERY_TWELFTH) else set()
+    if template.only is Mode.ACKS:
+        absent |= NOT_WITH_ACKS
+    elif template.only is Mode.NATIVE:
         # The lease table of a native fleet is there before its first pykcl worker, which never creates it.
         absent |= NOT_IN_NATIVE_FLEETS | {"F18.creating"}
+    elif template.only is Mode.PUSHED:
+        absent |= {"F10.empty", "F10.refused"}
     return frozenset(absent)
+
+
+def modes_left(said: Mapping[Mode, bool | None], processor: str | None) -> frozenset[Mode]:
+    """Return the modes that the command line leaves to choose from. said: None, or False of a flag, is nothing."""
+    wanted = [mode for mode, is_wanted in said.items() if is_wanted]
+    names = [f"--{mode.value}" for mode in wanted] + ["--processor"] * (processor is not None)
+    if len(names) > 1:
+        raise click.UsageError(f"{' and '.join(names)} do not go together. Do: leave out all but one.")
+    return frozenset(wanted) or CHOSEN_BY_SEED - {
+        mode for mode, is_wanted in said.items() if is_wanted is False
+    }
 
 
 def _parse_off(_context: click.Context, _option: click.Parameter, text: str) -> frozenset[str]:
@@ -184,23 +197,14 @@ def main(
 
     Exit with 0 when every guarantee was kept and every kind of fault had an effect, with 1 otherwise.
     """
-    if policies and processor:
-        raise click.UsageError("--policies has a processor of its own. Do: leave out --processor.")
-    if native and (policies or processor):
-        raise click.UsageError("--native goes with neither --policies nor --processor. Do: leave them out.")
-    if acks and (policies or native or processor):
-        raise click.UsageError(
-            "--acks goes with none of --policies, --native and --processor. Do: leave them out."
-        )
-    if pushed and (policies or native or acks or processor):
-        raise click.UsageError(
-            "--pushed goes with none of --policies, --native, --acks and --processor. Do: leave them out."
-        )
-    if produced and (pushed or policies or native or acks or processor):
-        raise click.UsageError(
-            "--produced goes with none of --pushed, --policies, --native, --acks and --processor. Do: leave them out."
-        )
-    template = Job(seed or 0, off, full, processor, policies, native, acks, pushed, produced)
+    said = {
+        Mode.POLICIES: policies,
+        Mode.NATIVE: native,
+        Mode.ACKS: acks,
+        Mode.PUSHED: pushed,
+        Mode.PRODUCED: produced,
+    }
+    template = Job(seed or 0, off, full, processor, modes_left(said, processor))
     if seed is not None:
         context.exit(_replay(template))
     version = current_commit()

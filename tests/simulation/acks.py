@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -20,7 +21,6 @@ from pykcl.processor import Batch, InitializationInput
 from pykcl.testing.simulation.delivery import Ownership, Position, position_of
 from pykcl.testing.simulation.guarantees import Guarantee
 from pykcl.testing.simulation.processors import FaultyProcessor
-from tests.simulation.checkers.request_budget import Rule
 from tests.simulation.lanes import AckBook, BadLanes, LaneChecker, LaneLetters, draw_lane_policies, draw_lanes
 from tests.simulation.letters import SharedDestination
 from tests.simulation.quiescence import FleetQuiescence
@@ -198,7 +198,8 @@ class AckWorld(CheckedWorld):
             self.options.update(given_up)
         super()._create_checkers()
         # Besides those after a batch one a second while lanes run, or acks come in and no batch does.
-        self.observer.budgets.rules["checkpoint"] = Rule(20, 28, ("batch", "GetItem"))
+        rules = self.observer.budgets.rules
+        rules["checkpoint"] = replace(rules["checkpoint"], most=28)
         self.observer.losses.reads_ahead = self.options["batch_window"] > 0
         self.books: dict[tuple[str, str], AckBook] = {}
         self.bad: BadLanes | None = None

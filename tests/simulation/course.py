@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from enum import Enum
 from typing import Any
 
 from pykcl.processor import RecordProcessor
@@ -31,6 +32,22 @@ from tests.simulation.windows import WindowWorld
 from tests.simulation.world import CheckedFleet, CheckedWorld
 
 
+class Mode(Enum):
+    """The kind of a simulation. PLAIN: a seed takes the same course as ever. POLICIES: workers give records up (F21);
+    not with a processor of a user. NATIVE: the fleet is one of KCL 3.x in its own mode (F22). ACKS: records are settled
+    one by one (F23). WINDOWS: they are processed in tumbling windows. PUSHED: they are read by enhanced fan-out.
+    PRODUCED: producers put them into the stream (F24).
+    """
+
+    PLAIN = "plain"
+    POLICIES = "policies"
+    NATIVE = "native"
+    ACKS = "acks"
+    WINDOWS = "windows"
+    PUSHED = "pushed"
+    PRODUCED = "produced"
+
+
 def run_simulation(
     seed: int,
     *,
@@ -38,30 +55,19 @@ def run_simulation(
     full: bool = False,
     processor: Callable[[], RecordProcessor] | None = None,
     blind: bool = False,
-    policies: bool = False,
-    native: bool = False,
-    acks: bool = False,
-    windows: bool = False,
-    pushed: bool = False,
-    produced: bool = False,
+    mode: Mode = Mode.PLAIN,
 ) -> Outcome:
     """Run one simulation; the same arguments take the same course. Raises no broken guarantee: see the outcome.
 
     off, full, processor: as in pykcl.testing.simulation. blind: no guarantee counts as broken.
-    policies: workers give records up (F21); not with a processor of a user. native: the fleet is one of KCL 3.x in its
-    own mode (F22). acks: records are settled one by one (F23). windows: records are processed
-    in tumbling windows. pushed: records are read by enhanced fan-out. produced:
-    producers put records into the stream (F24). Without them a seed takes the same course as ever.
     """
-    chosen = NativeCourse if native else PolicyCourse if policies else AckCourse if acks else FleetCourse
-    chosen = WindowCourse if windows else PushCourse if pushed else ProducedCourse if produced else chosen
     return course.run_simulation(
         seed,
         off=off,
         full=full,
         processor=processor,
         violations=Violations(blind=blind),
-        course=chosen,
+        course=_COURSES[mode],
     )
 
 
@@ -175,3 +181,14 @@ class NativeCourse(FleetCourse):
         if self._faults.leaders is Leaders.FIGHT:
             # Until a lock expires two minutes pass.
             self._seconds = max(self._seconds, _FIGHT_SECONDS)
+
+
+_COURSES: dict[Mode, type[FleetCourse]] = {
+    Mode.PLAIN: FleetCourse,
+    Mode.POLICIES: PolicyCourse,
+    Mode.NATIVE: NativeCourse,
+    Mode.ACKS: AckCourse,
+    Mode.WINDOWS: WindowCourse,
+    Mode.PUSHED: PushCourse,
+    Mode.PRODUCED: ProducedCourse,
+}

@@ -293,7 +293,7 @@ class Putting:
         self._threads_end()
         delivery = self._producer._delivery
         # A second outcome of a future raises in the producer, which goes on; but it is counted twice.
-        pending = 0 if delivery is None else delivery._pending.total()
+        pending = 0 if delivery is None else delivery.pending
         self._world.violations.expect(
             not pending, Guarantee.PUT_DELIVERED, f"{self.name} was closed, and {pending} records are pending"
         )

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from dataclasses import replace
 
 from pykcl.errors import SubscriptionOver, TemporaryError
 from pykcl.interfaces import Fetched, Subscription
@@ -132,9 +131,6 @@ class PushWorld(CheckedWorld):
         self.options["retrieval"] = choice.choice(("fanout", "fanout-or-polling"))
         self.kinesis.subscription_seconds = rng.choice(_SUBSCRIPTION_SECONDS)
         super()._create_checkers()
-        # A backlog is delivered without pauses, and a batch that is skipped counts as no reason for its checkpoint.
-        rules = self.observer.budgets.rules
-        rules["checkpoint"] = replace(rules["checkpoint"], most=30)
 
     def _stream(self, name: str, runtime: Runtime) -> InstrumentedPushes:
         stream = self._streams[name] = self._faulty_stream(

@@ -12,6 +12,7 @@ from statistics import median
 from typing import Any
 
 from pykcl.testing.simulation.world import FAILOVER, GRACE
+from tests.simulation.course import Mode
 from tests.simulation.effects import Effects
 from tests.simulation.native_rest import native_failover_bound
 from tests.simulation.quiescence import BALANCE_SECONDS, QUIET_SECONDS, STRAINED_SECONDS
@@ -84,7 +85,7 @@ class Totals:
         for most, found in ((self.overlap, figures.overlap), (self.stops, figures.stops)):
             for name, seconds in found.items():
                 most[name] = max(most.get(name, 0.0), seconds)
-        if result.job.is_native:
+        if result.job.mode is Mode.NATIVE:
             # Java's leader decides, at its own pace.
             self.native_failovers += figures.failovers
             return

@@ -24,13 +24,16 @@ import click
 
 from pykcl.processor import RecordProcessor
 from pykcl.testing.simulation.guarantees import Figures
-from tests.simulation.course import run_simulation
+from tests.simulation.course import Mode, run_simulation
 
 KEPT = "kept"
 EVERY_SIXTH = 6
 """How often a simulation has a fleet of KCL 3.x in its own mode, unless it is said."""
 EVERY_TWELFTH = 12
 """How often the records of a simulation are settled one by one, unless it is said."""
+_SEEDS = {Mode.POLICIES: (4, 3), Mode.NATIVE: (EVERY_SIXTH, 4), Mode.ACKS: (EVERY_TWELFTH, 5)}
+"""Which seeds have a mode unless it is said: those with that remainder. No seed has two of them."""
+CHOSEN_BY_SEED = frozenset({Mode.PLAIN, *_SEEDS})
 HANG_SECONDS = 600.0
 """Real seconds after which a simulation counts as hung."""
 
@@ -44,49 +47,27 @@ _SHOWN_DUMP = 6000
 class Job:
     """One simulation to run: the arguments of `run_simulation`; processor as "module:Class".
 
-    policies: None for what the seed says: every fourth simulation has them, unless it has a processor of a user.
-    native: likewise, every sixth one. acks: likewise, every twelfth one. pushed: none of these, and its records are
-    pushed. produced: likewise, and producers put records.
+    modes: the seed chooses one of them; with a processor of a user, PLAIN.
     """
 
     seed: int
     off: frozenset[str] = frozenset()
     full: bool = False
     processor: str | None = None
-    policies: bool | None = None
-    native: bool | None = None
-    acks: bool | None = None
-    pushed: bool = False
-    produced: bool = False
+    modes: frozenset[Mode] = CHOSEN_BY_SEED
 
     @property
-    def has_policies(self) -> bool:
-        """Return whether workers give records up in it."""
-        if self.pushed or self.produced:
-            return False
-        if self.policies is None:
-            return self.seed % 4 == 3 and self.processor is None and not self.native and not self.acks
-        return self.policies
+    def only(self) -> Mode | None:
+        """The mode that it has whatever the seed; None if there are several."""
+        return next(iter(self.modes)) if len(self.modes) == 1 else None
 
     @property
-    def is_native(self) -> bool:
-        """Return whether its fleet works by KCL 3.x's own protocol."""
-        if self.pushed or self.produced:
-            return False
-        if self.native is None:
-            is_another = self.policies or self.acks
-            return self.seed % EVERY_SIXTH == 4 and self.processor is None and not is_another
-        return self.native
-
-    @property
-    def has_acks(self) -> bool:
-        """Return whether records are settled one by one in it."""
-        if self.pushed or self.produced:
-            return False
-        if self.acks is None:
-            is_another = self.policies or self.native
-            return self.seed % EVERY_TWELFTH == 5 and self.processor is None and not is_another
-        return self.acks
+    def mode(self) -> Mode:
+        """Return the mode that it has."""
+        if self.only is not None or self.processor is not None:
+            return self.only or Mode.PLAIN
+        seeds = ((mode, self.seed % every == rest) for mode, (every, rest) in _SEEDS.items())
+        return next((mode for mode, is_its in seeds if is_its and mode in self.modes), Mode.PLAIN)
 
     @property
     def replay(self) -> str:
@@ -95,11 +76,10 @@ class Job:
         words += ["--full"] if self.full else []
         words += [f"--off {','.join(sorted(self.off))}"] if self.off else []
         words += [f"--processor {self.processor}"] if self.processor else []
-        words += [] if self.policies is None else ["--policies" if self.policies else "--no-policies"]
-        words += [] if self.native is None else ["--native" if self.native else "--no-native"]
-        words += [] if self.acks is None else ["--acks" if self.acks else "--no-acks"]
-        words += ["--pushed"] if self.pushed else []
-        words += ["--produced"] if self.produced else []
+        if self.only in (None, Mode.PLAIN):
+            words += [f"--no-{mode.value}" for mode in _SEEDS if mode not in self.modes]
+        else:
+            words.append(f"--{self.mode.value}")
         return " ".join(words)
 
 
@@ -157,11 +137,7 @@ def run_job(job: Job) -> SeedResult:
                 off=job.off,
                 full=job.full,
                 processor=processor,
-                policies=job.has_policies,
-                native=job.is_native,
-                acks=job.has_acks,
-                pushed=job.pushed,
-                produced=job.produced,
+                mode=job.mode,
             )
     except KeyboardInterrupt:
         raise

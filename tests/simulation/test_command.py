@@ -17,6 +17,7 @@ from tests.simulation import __main__ as measuring
 from tests.simulation import runner
 from tests.simulation.checkers.rows import RowChecker
 from tests.simulation.checkers.validity import ValidityChecker
+from tests.simulation.course import Mode
 from tests.simulation.effects import MANY_SEEDS, VERY_MANY_SEEDS, Effects, enough
 from tests.simulation.faults import KINDS, OF_PRODUCERS, PRODUCED
 from tests.simulation.report import (
@@ -56,7 +57,7 @@ def measure(*arguments):
     (["--seed", "-1"], "range"),
     (["--seeds"], "requires an argument"),
     (["extra"], "unexpected extra argument"),
-    (["--produced", "--acks"], "--produced goes with none of"),
+    (["--produced", "--acks"], "--acks and --produced do not go together"),
 ])  # fmt: skip
 def test_what_makes_no_sense_is_refused_with_a_reason(arguments, said):
     done = measure(*arguments)
@@ -431,7 +432,7 @@ def test_every_figure_that_is_measured_follows_what_was_measured():
         figures.stops = dict.fromkeys(("faults", "rest"), float(number))
         figures.failovers, figures.to_balance = [float(number)], float(number)
         result = replace(result, virtual_seconds=3600.0 * number, cpu_seconds=float(number))
-        native = replace(result, job=replace(result.job, native=True))
+        native = replace(result, job=replace(result.job, modes=frozenset({Mode.NATIVE})))
         run = _run([result, native] * number)
         return figure_rows(replace(run, real_seconds=60.0 * number, jobs=number))
 

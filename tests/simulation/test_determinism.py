@@ -6,7 +6,8 @@ import sys
 
 import pytest
 
-from tests.simulation.course import run_simulation
+from tests.simulation.__main__ import modes_left
+from tests.simulation.course import Mode, run_simulation
 from tests.simulation.faults import (
     IN_NATIVE_FLEETS,
     KINDS,
@@ -18,11 +19,11 @@ from tests.simulation.faults import (
     PolicyFaults,
 )
 from tests.simulation.report import Totals
-from tests.simulation.runner import Job, run_job
+from tests.simulation.runner import CHOSEN_BY_SEED, Job, run_job
 from tests.simulation.seeds import NO_FAULTS
 
 SEED = 7
-_OTHER_PROCESS = "from tests.simulation.course import run_simulation; print(run_simulation({}).digest)"
+_OTHER_PROCESS = "from tests.simulation.course import Mode, run_simulation; print(run_simulation({}).digest)"
 
 
 def test_the_same_seed_takes_the_same_course_in_every_process_and_another_seed_another():
@@ -70,8 +71,15 @@ def test_leaving_one_kind_out_moves_no_other():
 def test_a_replay_tells_the_same_digest_and_its_command_names_every_option():
     job = Job(SEED, frozenset({"F1", "F6.take"}), full=True, processor="shop:Orders")
     assert job.replay == "python -m tests.simulation --seed 7 --full --off F1,F6.take --processor shop:Orders"
-    assert Job(SEED, policies=False).replay == "python -m tests.simulation --seed 7 --no-policies"
-    assert Job(SEED, policies=True).replay == "python -m tests.simulation --seed 7 --policies"
+    for mode in (Mode.POLICIES, Mode.NATIVE, Mode.ACKS):
+        without = Job(SEED, modes=CHOSEN_BY_SEED - {mode})
+        assert without.replay == f"python -m tests.simulation --seed 7 --no-{mode.value}"
+    for mode in set(Mode) - {Mode.PLAIN, Mode.WINDOWS}:
+        assert (
+            Job(SEED, modes=frozenset({mode})).replay == f"python -m tests.simulation --seed 7 --{mode.value}"
+        )
+    plain = Job(SEED, modes=frozenset({Mode.PLAIN}))
+    assert plain.replay == "python -m tests.simulation --seed 7 --no-policies --no-native --no-acks"
     one = run_job(Job(SEED, NO_FAULTS))
     assert one.kept
     assert one.digest == run_job(Job(SEED, NO_FAULTS)).digest
@@ -80,71 +88,56 @@ def test_a_replay_tells_the_same_digest_and_its_command_names_every_option():
     assert totals.records == one.figures.records > 0
 
 
-def test_every_fourth_simulation_has_policies_unless_a_processor_is_given_or_the_command_says_otherwise():
-    assert [seed for seed in range(12) if Job(seed).has_policies] == [3, 7, 11]
-    assert not Job(3, processor="shop:Orders").has_policies
-    assert not Job(3, policies=False).has_policies
-    assert Job(4, policies=True).has_policies
+@pytest.mark.parametrize(
+    ("mode", "every", "first"), [(Mode.POLICIES, 4, 3), (Mode.NATIVE, 6, 4), (Mode.ACKS, 12, 5)]
+)
+def test_some_simulations_have_a_mode_unless_a_processor_is_given_or_the_command_says_otherwise(
+    mode, every, first
+):
+    assert [seed for seed in range(36) if Job(seed).mode is mode] == list(range(first, 36, every))
+    assert Job(first, processor="shop:Orders").mode is Mode.PLAIN
+    assert Job(first, modes=CHOSEN_BY_SEED - {mode}).mode is Mode.PLAIN
+    for only in Mode:
+        assert Job(first, modes=frozenset({only})).mode is only
 
 
-def test_every_sixth_simulation_is_of_a_native_fleet_and_none_of_these_has_policies():
-    assert [seed for seed in range(24) if Job(seed).is_native] == [4, 10, 16, 22]
-    assert not [seed for seed in range(24) if Job(seed).is_native and Job(seed).has_policies]
-    assert not Job(4, processor="shop:Orders").is_native
-    assert not Job(4, native=False).is_native
-    assert not Job(4, policies=True).is_native
-    assert Job(3, native=True).is_native
-    assert not Job(3, native=True).has_policies
-    assert Job(SEED, native=True).replay == "python -m tests.simulation --seed 7 --native"
-    assert Job(SEED, native=False).replay == "python -m tests.simulation --seed 7 --no-native"
-
-
-def test_every_twelfth_simulation_has_acks_and_none_of_these_is_of_another_kind():
-    assert [seed for seed in range(36) if Job(seed).has_acks] == [5, 17, 29]
-    assert not [
-        seed for seed in range(36) if Job(seed).has_acks and (Job(seed).has_policies or Job(seed).is_native)
-    ]
-    assert not Job(5, processor="shop:Orders").has_acks
-    assert not Job(5, acks=False).has_acks
-    assert not Job(5, policies=True).has_acks
-    assert not Job(5, native=True).has_acks
-    assert Job(4, acks=True).has_acks
-    assert not Job(4, acks=True).is_native
-    assert not Job(3, acks=True).has_policies
-    for seed in (3, 4, 5):
-        pushed = Job(seed, pushed=True)
-        assert not any((pushed.has_policies, pushed.is_native, pushed.has_acks))
-        produced = Job(seed, produced=True)
-        assert not any((produced.has_policies, produced.is_native, produced.has_acks))
-    assert Job(SEED, produced=True).replay == "python -m tests.simulation --seed 7 --produced"
-    assert Job(SEED, acks=True).replay == "python -m tests.simulation --seed 7 --acks"
-    assert Job(SEED, acks=False).replay == "python -m tests.simulation --seed 7 --no-acks"
+@pytest.mark.parametrize(("options", "modes"), [
+    ({}, CHOSEN_BY_SEED),
+    ({Mode.POLICIES: False}, {Mode.PLAIN, Mode.NATIVE, Mode.ACKS}),
+    ({Mode.POLICIES: False, Mode.NATIVE: False, Mode.ACKS: False}, {Mode.PLAIN}),
+    ({Mode.ACKS: True, Mode.NATIVE: False}, {Mode.ACKS}),
+    ({Mode.POLICIES: False, Mode.PUSHED: True}, {Mode.PUSHED}),
+    ({Mode.PRODUCED: True}, {Mode.PRODUCED}),
+])  # fmt: skip
+def test_the_command_line_leaves_some_modes_or_one(options, modes):
+    said = {Mode.POLICIES: None, Mode.NATIVE: None, Mode.ACKS: None, Mode.PUSHED: False, Mode.PRODUCED: False}
+    assert modes_left({**said, **options}, None) == modes
 
 
 def test_acks_have_faults_of_their_own_and_others_take_no_notice_of_them():
-    without, acks = run_simulation(SEED), run_simulation(SEED, acks=True)
+    without, acks = run_simulation(SEED), run_simulation(SEED, mode=Mode.ACKS)
     assert not AckFaults.always & without.injected.keys()
     assert {"F23.late", "F23.twice"} <= acks.injected.keys()
-    assert run_simulation(SEED, acks=True).digest == acks.digest
+    assert run_simulation(SEED, mode=Mode.ACKS).digest == acks.digest
     assert run_simulation(SEED, off=AckFaults.always).digest == without.digest
 
 
 def test_producers_take_the_same_course_with_the_same_seed_and_meet_faults_of_their_own():
-    produced = run_simulation(SEED, produced=True)
-    assert run_simulation(SEED, produced=True).digest == produced.digest
+    produced = run_simulation(SEED, mode=Mode.PRODUCED)
+    assert run_simulation(SEED, mode=Mode.PRODUCED).digest == produced.digest
     assert OF_PRODUCERS.keys() & produced.injected.keys()
     assert (
-        not run_simulation(SEED, produced=True, off=frozenset(OF_PRODUCERS)).injected.keys()
+        not run_simulation(SEED, mode=Mode.PRODUCED, off=frozenset(OF_PRODUCERS)).injected.keys()
         & OF_PRODUCERS.keys()
     )
 
 
 def test_native_fleets_have_faults_of_their_own_and_others_take_no_notice_of_them():
-    without, native = run_simulation(SEED), run_simulation(SEED, native=True)
+    without, native = run_simulation(SEED), run_simulation(SEED, mode=Mode.NATIVE)
     assert not IN_NATIVE_FLEETS & without.injected.keys()
     assert IN_NATIVE_FLEETS & native.injected.keys()
     assert not NOT_IN_NATIVE_FLEETS & native.injected.keys()
-    assert run_simulation(SEED, native=True).digest == native.digest
+    assert run_simulation(SEED, mode=Mode.NATIVE).digest == native.digest
     assert run_simulation(SEED, off=IN_NATIVE_FLEETS).digest == without.digest
 
 
@@ -153,16 +146,16 @@ def test_a_host_whose_clock_is_minutes_off_changes_nothing_in_a_native_fleet():
     for seed in range(3, 60):
         if not NativeFaults(seed).has("F22.clock"):
             continue
-        off = run_simulation(seed, native=True)
+        off = run_simulation(seed, mode=Mode.NATIVE)
         if off.injected["F22.clock"]:
-            assert run_simulation(seed, native=True, off=frozenset({"F22.clock"})).digest == off.digest
+            assert run_simulation(seed, mode=Mode.NATIVE, off=frozenset({"F22.clock"})).digest == off.digest
             return
     raise AssertionError("no simulation among these has a host whose clock is off")
 
 
 def test_policies_have_faults_of_their_own_and_others_take_no_notice_of_them():
-    without, policies = run_simulation(SEED), run_simulation(SEED, policies=True)
+    without, policies = run_simulation(SEED), run_simulation(SEED, mode=Mode.POLICIES)
     assert not [name for name in without.injected if name in PolicyFaults.always]
     assert PolicyFaults.always & policies.injected.keys()
-    assert run_simulation(SEED, policies=True).digest == policies.digest
+    assert run_simulation(SEED, mode=Mode.POLICIES).digest == policies.digest
     assert run_simulation(SEED, off=PolicyFaults.always).digest == without.digest

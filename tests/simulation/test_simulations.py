@@ -11,7 +11,7 @@ from pykcl.handlers.windows import PICKLED
 from pykcl.testing.simulation import Guarantee, GuaranteeBroken
 from pykcl.worker.checkpointer import Progress
 from tests.simulation import processors
-from tests.simulation.course import run_simulation
+from tests.simulation.course import Mode, run_simulation
 from tests.simulation.faults import OF_PRODUCERS
 from tests.simulation.native_rest import generations_to_read, java_cannot_end
 from tests.simulation.runner import Job, failure_line
@@ -20,7 +20,7 @@ from tests.simulation.seeds import FIXED, NO_FAULTS, SEEDS
 
 @pytest.mark.parametrize("seed", [*FIXED, *(pytest.param(seed, marks=pytest.mark.slow) for seed in SEEDS)])
 def test_a_simulation_breaks_no_guarantee(seed):
-    _must_be_kept(seed, policies=False)
+    _must_be_kept(seed, Mode.PLAIN)
 
 
 # Fixed ones in CI, too, until thousands of fresh ones have passed in `tox -e sim`, which runs every fourth with policies.
@@ -28,7 +28,7 @@ def test_a_simulation_breaks_no_guarantee(seed):
     "seed", [*FIXED[:4], *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(700_060, 700_085))]
 )
 def test_a_simulation_of_policies_breaks_no_guarantee(seed):
-    _must_be_kept(seed, policies=True)
+    _must_be_kept(seed, Mode.POLICIES)
 
 
 # Likewise, each with a fleet of KCL 3.x in its own mode. In 78077 a leader loses its lock soon after it took it; in 78304
@@ -41,23 +41,23 @@ def test_a_simulation_of_policies_breaks_no_guarantee(seed):
     ],
 )
 def test_a_simulation_of_a_native_fleet_breaks_no_guarantee(seed):
-    _must_be_kept(seed, native=True)
+    _must_be_kept(seed, Mode.NATIVE)
 
 
 @pytest.mark.parametrize(
     "seed", [*FIXED[:4], *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(900_000, 900_025))]
 )
 def test_a_simulation_of_acks_breaks_no_guarantee(seed):
-    _must_be_kept(seed, acks=True)
+    _must_be_kept(seed, Mode.ACKS)
 
 
 @pytest.mark.parametrize(
     "seed", [*FIXED[:3], *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(100, 120))]
 )
 def test_a_simulation_of_windows_breaks_no_guarantee(seed):
-    outcome = run_simulation(seed, windows=True)
+    outcome = run_simulation(seed, mode=Mode.WINDOWS)
     if outcome.broken is not None:
-        failure = f"run_simulation({seed}, windows=True): {outcome.summary}"
+        failure = f"run_simulation({seed}, mode=Mode.WINDOWS): {outcome.summary}"
         pytest.fail("\n".join([failure, *outcome.last_lines]), pytrace=False)
 
 
@@ -65,7 +65,7 @@ def test_a_simulation_of_windows_breaks_no_guarantee(seed):
     "seed", [*FIXED[:3], *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(100, 125))]
 )
 def test_a_simulation_of_pushed_records_breaks_no_guarantee(seed):
-    _must_be_kept(seed, pushed=True)
+    _must_be_kept(seed, Mode.PUSHED)
 
 
 @pytest.mark.parametrize(
@@ -80,13 +80,13 @@ def test_a_simulation_of_pushed_records_breaks_no_guarantee(seed):
     ],
 )
 def test_a_simulation_of_producers_breaks_no_guarantee(seed):
-    _must_be_kept(seed, produced=True)
+    _must_be_kept(seed, Mode.PRODUCED)
 
 
 def test_each_kind_of_fault_happens_to_producers_and_leaves_records_put_given_up_and_there_twice():
     missing, outcomes = set(OF_PRODUCERS), Counter()
     for seed in range(113, 123):
-        outcome = run_simulation(seed, produced=True, full=True)
+        outcome = run_simulation(seed, mode=Mode.PRODUCED, full=True)
         assert outcome.broken is None, outcome.summary
         missing -= outcome.injected.keys()
         outcomes += outcome.figures.puts
@@ -103,7 +103,7 @@ def test_each_kind_of_fault_happens_to_producers_and_leaves_records_put_given_up
 
 def test_a_checkpoint_in_the_middle_of_a_window_is_caught(monkeypatch):
     monkeypatch.setattr(Progress, "hold_back", lambda self: None)
-    assert run_simulation(3, windows=True).broken.guarantee is Guarantee.CHECKPOINT_AFTER_DELIVERY
+    assert run_simulation(3, mode=Mode.WINDOWS).broken.guarantee is Guarantee.CHECKPOINT_AFTER_DELIVERY
 
 
 def test_a_state_that_a_failing_call_has_changed_is_caught(monkeypatch):
@@ -115,20 +115,18 @@ def test_a_state_that_a_failing_call_has_changed_is_caught(monkeypatch):
 
     shared = replace(PICKLED, dump=dump, load=lambda kept: states[int(kept)], empty=b"0")
     monkeypatch.setattr(functions, "PICKLED", shared)
-    assert run_simulation(104, windows=True).broken.guarantee is Guarantee.NO_GAP
+    assert run_simulation(104, mode=Mode.WINDOWS).broken.guarantee is Guarantee.NO_GAP
 
 
 def test_a_window_that_is_closed_too_early_is_caught(monkeypatch):
     monkeypatch.setattr(windows, "GRACE_MILLIS", -20_000)
-    assert run_simulation(2, windows=True).broken.guarantee is Guarantee.NO_GAP
+    assert run_simulation(2, mode=Mode.WINDOWS).broken.guarantee is Guarantee.NO_GAP
 
 
-def _must_be_kept(seed, **kinds):
-    outcome = run_simulation(seed, **kinds)
+def _must_be_kept(seed, mode):
+    outcome = run_simulation(seed, mode=mode)
     if outcome.broken is not None:
-        # Said by the command, too: without a word about them some seeds have one of these.
-        kinds = {"policies": False, "native": False, "acks": False, **kinds}
-        failure = failure_line(Job(seed, **kinds), outcome.summary)
+        failure = failure_line(Job(seed, modes=frozenset({mode})), outcome.summary)
         pytest.fail("\n".join([failure, *outcome.last_lines]), pytrace=False)
 
 

@@ -378,21 +378,25 @@ class CheckedFleet(SimulatedFleet):
         reported = world.left_behind.get(host.name, frozenset())
         world.violations.expect(reported.issuperset(left), Guarantee.THREADS, f"{host.name} left {left}")
         world.observer.lives.host_stopped(host.name, left)
-        own = left_without_user_code(left, reported)
+        own = left_without_user_code(
+            left, reported, is_struck=bool(world.observer.struck.since(host.name, 0.0))
+        )
         world.violations.expect(
             not own or stood_still > 0, Guarantee.STOP, f"{host.name} could not stop {own}"
         )
         super()._ended(host, seconds)
 
 
-def left_without_user_code(left: Sequence[str], reported: Set[str]) -> list[str]:
-    """Return the threads that a stop has left and that run no user code: only that may keep a stop from ending.
+def left_without_user_code(left: Sequence[str], reported: Set[str], *, is_struck: bool = False) -> list[str]:
+    """Return the threads that a stop has left and that neither run user code nor wait for it: nothing else may keep a
+    stop from ending.
 
     What reads and delivers runs in threads named after shards. A heartbeat waits for the checkpoint that one of them is
     writing; lanes of a shard, and the event loop, run user code, too. One that the worker reports may end just after.
+    is_struck: a thread of the worker has died: that of a shard leaves the lanes that it would have waited for.
     """
     with_user_code = ["pykcl-shardId"]
-    if any(name.startswith("pykcl-shardId") for name in (*left, *reported)):
+    if is_struck or any(name.startswith("pykcl-shardId") for name in (*left, *reported)):
         with_user_code += ["pykcl-lane", "pykcl-loop", "pykcl-renewer-"]
     return [name for name in left if not name.startswith(tuple(with_user_code))]
 

@@ -21,6 +21,7 @@ from verify_account import AWS_ERRORS, PREFIX, Account, new_prefix, why
 from verify_fleet import fleet
 from verify_limits import clock, throttles
 from verify_push import fanout
+from verify_puts import producer
 from verify_reads import aggregated, begin_sparse, large, reshard, sparse, starts
 from verify_report import Findings, markdown, questions
 from verify_run import Run, is_unknown
@@ -60,6 +61,7 @@ STEPS = {
     "reshard": Step("a split and a merge, read to the end of their shards", reshard, 1, 4, 0, 3),
     "aggregated": Step("KPL aggregates", aggregated, 1, 1, 0, 1),
     "large": Step("records of 10 MiB", large, 1, 1, 0, 3),
+    "producer": Step("records of a Producer, also over a split", producer, 1, 3, 0, 3),
     "fanout": Step("subscriptions of enhanced fan-out", fanout, 1, 1, 0, 3, consumers=1),
     "throttles": Step("too many reads, too many bytes", throttles, 1, 1, 0, 2),
     "clock": Step("requests signed ten minutes ahead", clock, 0, 0, 0, 0),

@@ -9,21 +9,25 @@ import subprocess
 import sys
 import threading
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import boto3
 import pytest
 import verify_run
 from verify_account import TAG, Account
+from verify_puts import Read, Sent, check_order, check_places
 from verify_reads import covered
 from verify_report import Findings, markdown, questions
 from verify_run import HORIZON, Page, Run, follow, holds
 from verify_suites import outcomes_of
 
+from pykcl import PutResult
 from pykcl.interfaces import Fetched
 from pykcl.local.errors import AwsError
 from pykcl.local.iterators import ReadSpan
 from pykcl.local.server import LocalAws
+from pykcl.model.record import Record
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
@@ -166,6 +170,21 @@ def test_enhanced_fan_out_is_tried_over_each_transport_and_its_consumer_goes_wit
     assert answers["Q39"].startswith("Over HTTP/2, JSON: ")
     assert re.fullmatch(r"([1-9][0-9]*) of \1 events did\.", answers["Q40"])
     assert made_by(aws, "RegisterStreamConsumer")
+    assert what_is_there(aws) == []
+
+
+def test_records_of_a_producer_are_read_back_also_over_a_split(aws, tmp_path):
+    code, output, report = run(aws, tmp_path, "--yes", "--only", "producer")
+    assert code == 0, output
+    assert "1 stream(s), 3 shard(s)" in output
+    answers = answers_in(report)
+    assert answers["Q44"].startswith("2000 records of 100 bytes into one shard in ")
+    assert re.fullmatch(
+        r"5000 records in [0-9]+ of Kinesis, [1-9][0-9]* of them aggregates\.", answers["Q45"]
+    )
+    assert re.search(r"of 3000 records put again .*; [1-9][0-9]* in the new shards\.", answers["Q46"])
+    assert answers["Q47"] == "DryRunOperationException." or "this botocore has no dry runs" in answers["Q47"]
+    assert len(made_by(aws, "SplitShard")) == 1
     assert what_is_there(aws) == []
 
 
@@ -393,6 +412,45 @@ def test_what_pytest_reports_is_sorted():
         "d": ("known", "known"),
         "e": ("failed", "broke"),
     }
+
+
+def put_by_a_producer(*copies):
+    """What a run of two keys says of these copies in the stream: numbers, each with a mark for its result's doubt."""
+    sent, users = {}, []
+    for at, (number, doubt) in enumerate(copies):
+        data = b"%d" % number
+        place = PutResult("s", str(at), 0, 1, doubt)
+        users.append(Record(data, "k", str(at), 0, "s", "orders"))
+        sent.setdefault(number, Sent(number, f"key-{number % 8}", data, place))
+    return [sent[number] for number in sorted(sent)], Read(users, users, 0)
+
+
+@pytest.mark.parametrize(
+    ("copies", "failing"),
+    [
+        ([(0, False), (1, False), (8, False)], None),
+        ([(8, False), (1, False), (0, False)], "records of each key are in the order of their puts"),
+        ([(0, True), (8, False), (0, False)], None),
+        ([(0, False), (8, False), (0, False)], "a record that is there twice says so"),
+    ],
+)
+def test_what_a_producer_says_is_held_against_the_stream(tmp_path, copies, failing):
+    found = Findings(tmp_path / "lines.jsonl", [])
+    sent, read = put_by_a_producer(*copies)
+    check_places(found, sent, read)
+    check_order(found, sent, read)
+    assert [one.what for one in found.failed] == ([failing] if failing else [])
+
+
+def test_a_record_that_is_elsewhere_and_one_that_nobody_put_are_seen(tmp_path):
+    found = Findings(tmp_path / "lines.jsonl", [])
+    sent, read = put_by_a_producer((0, False), (1, False))
+    other = Record(b"other", "k", "0", 0, "s", "orders")
+    check_places(found, sent[:1], replace(read, users=[other, read.users[1]]))
+    assert [(one.what, one.seen) for one in found.failed] == [
+        ("every record is where its result says", "1 are not"),
+        ("nothing else is in the stream, not what a dry run had", "2 records"),
+    ]
 
 
 def pages(*seconds_behind):

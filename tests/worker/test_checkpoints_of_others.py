@@ -294,6 +294,37 @@ def test_what_is_put_back_is_a_checkpoint_that_landed_without_an_answer(held):
     assert not fleet.happened(LeaseLost)
 
 
+def test_a_heartbeat_puts_back_the_end_of_a_shard_that_may_have_landed_without_an_answer(held):
+    """1) The end is sent, and no answer comes; 2) somebody changes the checkpoint; 3) while every further end is refused,
+    a heartbeat finds that."""
+    fleet, worker, _ = held
+    ends = []
+
+    def no_end(operation, params):
+        if operation != "UpdateItem" or "childShardIds" not in params["UpdateExpression"]:
+            return None
+        ends.append(params)
+        if len(ends) > 1:
+            return _denied()
+        _edit(fleet, "TRIM_HORIZON")
+        return Fault(before=ReadTimeoutError(endpoint_url="-"))
+
+    put = fleet.put(3, "later")
+    fleet.kinesis.split(STREAM, SHARD)
+    fleet.dynamodb.fault = no_end
+    fleet.wait(lambda: fleet.happened(CheckpointOverwritten), 60.0, "the report")
+    (event,) = fleet.happened(CheckpointOverwritten)
+    assert (event.checkpoint, event.found) == ("SHARD_END", "TRIM_HORIZON")
+    row = fleet.rows()[SHARD]
+    assert (row.is_ended, row.owner, row.children) == (True, "w1", ())
+    fleet.dynamodb.fault = None
+    fleet.wait_delivered(put + fleet.put(10, "of children"))
+    fleet.wait(lambda: fleet.rows()[SHARD].children, 30.0, "the end")
+    worker.stop()
+    assert fleet.ledger.duplicates == 0
+    assert not fleet.happened(LeaseLost)
+
+
 @pytest.mark.parametrize("is_answered", [True, False])
 def test_a_lease_that_was_ended_by_hand_while_it_was_taken_is_released_unread(new_fleet, is_answered):
     """Simulation 47810107159: the shard was opened at SHARD_END, which Kinesis refuses, for ever."""

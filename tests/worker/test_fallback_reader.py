@@ -1,7 +1,5 @@
 """Reading by enhanced fan-out where that can be, and by polls where it cannot."""
 
-from contextlib import suppress
-from functools import partial
 from itertools import pairwise
 from types import SimpleNamespace
 
@@ -15,11 +13,9 @@ from pykcl.local.errors import AwsError
 from pykcl.model.checkpoint import ReadFrom
 from pykcl.testing.fleet import TABLE
 from pykcl.worker.fallback_reader import FallbackReader
-from pykcl.worker.push_reader import PushReader
 from pykcl.worker.reading_place import Page, ReadingPlace
-from pykcl.worker.shard_reader import ShardReader
+from tests.worker.reading import SHARD, Reading
 
-SHARD = "shardId-000000000000"
 DAY = 24 * 3600
 
 
@@ -267,36 +263,18 @@ def test_an_idle_shard_whose_last_record_is_older_than_the_retention_goes_to_and
 ):
     monkeypatch.setattr(consumers, "SILENCE_MILLIS", 25_000)
     fleet = new_fleet(shards=1)
-    worker = fleet.worker("w1", retrieval="fanout-or-polling")
-    context, kinesis = worker._connect(), Kinesis(fleet, worker)
-    place = ReadingPlace(context, SHARD, None, ReadFrom("TRIM_HORIZON"), None)
-    held, wake = SimpleNamespace(key=SHARD, renew=print), context.runtime.event()
-    push = partial(PushReader, context, context.consumer, held, place, wake)
-    reader = FallbackReader(
-        context, context.consumer, SHARD, place, push, partial(ShardReader, context, SHARD, place)
-    )
-
-    def read_for(seconds):
-        read, until = [], fleet.simulation.now + seconds
-        while fleet.simulation.now < until:
-            with suppress(TemporaryError):
-                if (page := reader.read(lambda: False)) is not None:
-                    read += [record.data for batch in page.batches for record in batch]
-                    fleet.simulation.sleep(reader.finish(page))
-                    continue
-            fleet.simulation.sleep(5)
-        return read
-
+    reading = Reading(fleet, "fanout-or-polling")
+    kinesis = Kinesis(fleet, reading.worker)
     put = fleet.put(3)
-    assert read_for(DAY + 3600) == put
+    assert reading.records(DAY + 3600, pause=5) == put
     kinesis.refused = fails("subscribe")
-    assert read_for(1000) == []
+    assert reading.records(1000, pause=5) == []
     assert kinesis.starts[-2:] == [("subscribe", "AFTER_SEQUENCE_NUMBER"), ("open", "AFTER_SEQUENCE_NUMBER")]
     kinesis.refused = lambda operation: None
     put = fleet.put(3)
-    assert read_for(1000) == put
+    assert reading.records(1000, pause=5) == put
     assert not fleet.happened(DataLost)
-    reader.close()
+    reading.reader.close()
 
 
 def test_a_shard_that_cannot_be_polled_either_is_pushed_as_soon_as_it_can_be(new_fleet):

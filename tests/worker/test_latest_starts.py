@@ -1,9 +1,12 @@
 """A start at LATEST: nothing is skipped that is put once the application is ready."""
 
+import pytest
+
 from pykcl.local.errors import AwsError
-from pykcl.model.checkpoint import Checkpoint
+from pykcl.model.checkpoint import AT_LATEST, AT_TRIM_HORIZON, Checkpoint, StartPosition
 from pykcl.model.lease import Lease, PykclMetadata, metadata_for
-from pykcl.model.shard import StreamDescription
+from pykcl.model.shard import Shard, StreamDescription
+from pykcl.planning.lease_creation import create_new_leases
 from pykcl.testing.fleet import TABLE, RecordingProcessor
 
 
@@ -113,16 +116,51 @@ def test_a_worker_that_dies_before_its_first_checkpoint_after_that_loses_nothing
     fleet.wait_delivered(put, 120)
 
 
+def _noted(lease, now_millis=99):
+    return metadata_for(
+        lease, stream=StreamDescription("s", "arn:s", 1, "ACTIVE", 24), owner="w", version="1", process_token="t",
+        now_millis=now_millis, failover_time=10.0,
+    )  # fmt: skip
+
+
 def test_a_number_that_java_wrote_is_noted_when_the_lease_is_taken():
     started = Lease("shardId-0", Checkpoint("77"), metadata=PykclMetadata(latest_from=5))
-    note = metadata_for(
-        started, stream=StreamDescription("s", "arn:s", 1, "ACTIVE", 24), owner="w", version="1", process_token="t",
-        now_millis=99, failover_time=10.0,
-    )  # fmt: skip
-    assert (note.latest_from, note.latest_done) == (5, "77")
+    note = _noted(started)
+    assert (note.latest_from, note.latest_done, note.latest_since) == (5, "77", None)
     set_back = started.with_(checkpoint=Checkpoint("LATEST"), metadata=note)
-    later = metadata_for(
-        set_back, stream=StreamDescription("s", "arn:s", 1, "ACTIVE", 24), owner="w", version="1", process_token="t",
-        now_millis=99, failover_time=10.0,
-    )  # fmt: skip
-    assert (later.latest_from, later.latest_done) == (99, None)
+    later = _noted(set_back)
+    assert (later.latest_from, later.latest_done, later.latest_since) == (5, "77", 99)
+    again = _noted(set_back.with_(metadata=later), now_millis=200)
+    assert again.latest_since == 99, (
+        "nothing was checkpointed since: the next worker begins where this one did"
+    )
+    moved = later.after(Checkpoint("80"))
+    assert (moved.latest_from, moved.latest_done, moved.latest_since) == (5, "77", None)
+
+
+@pytest.mark.parametrize(
+    ("row", "is_start"),
+    [
+        (Lease("old", AT_LATEST), True),
+        (Lease("old", AT_LATEST, counter=7), False),
+        (Lease("old", AT_LATEST, metadata=PykclMetadata()), False),
+    ],
+    ids=["of Java, never taken", "of Java, set back", "of pykcl, set back"],
+)
+def test_only_a_row_that_nobody_has_worked_on_shows_when_the_application_started(row, is_start):
+    """Seed 5301527 of the simulations with policies. 1) An operator sets one row to LATEST; 2) a shard that nobody has
+    read, and whose parents are trimmed, gets its lease: from the time of step 1 it would skip what is older."""
+    taken = row.with_(metadata=_noted(row), owner="w", counter=row.counter + 1)
+    assert taken.latest_since == 99
+    orphan = Shard("new", parents=("trimmed",))
+    (creation,) = create_new_leases(StartPosition("LATEST"), [orphan, Shard("old")], {"old": taken})
+    begins = (creation.lease.checkpoint, creation.lease.latest_from)
+    assert begins == ((AT_LATEST, 99) if is_start else (AT_TRIM_HORIZON, None))
+
+
+def test_an_unread_child_of_a_parent_that_was_read_begins_at_its_first_record_though_its_sibling_was_set_to_latest():
+    sibling = Lease("a", AT_LATEST, counter=7, metadata=PykclMetadata(), parents=("p",))
+    rows = {"a": sibling.with_(metadata=_noted(sibling), owner="w", counter=8)}
+    shards = [Shard("p"), Shard("a", parents=("p",)), Shard("b", parents=("p",))]
+    (creation,) = create_new_leases(StartPosition("LATEST"), shards, rows)
+    assert (creation.lease.key, creation.lease.checkpoint) == ("b", AT_TRIM_HORIZON)

@@ -9,10 +9,8 @@ import pytest
 from pykcl.errors import IteratorExpired, ShardGone, TemporaryError
 from pykcl.events import DataLost, RetentionAlmostExceeded
 from pykcl.local.stream import ReadSpan
-from pykcl.model.checkpoint import ReadFrom
 from pykcl.testing.fleet import STREAM
-from pykcl.worker.reading_place import ReadingPlace
-from pykcl.worker.shard_reader import ShardReader
+from tests.worker.reading import Reading
 
 HOUR = 3600
 HALF_AN_HOUR = ReadSpan(1800, 1800)
@@ -20,27 +18,22 @@ SIX_MINUTES = ReadSpan(360, 360)
 """An idle day was seen to take some 250 calls on AWS."""
 
 
-class Reading:
-    """A reading of the one shard, page by page, without a processor."""
+class Pages(Reading):
+    """Reads page by page."""
 
-    def __init__(self, fleet, name, **options):
-        context = fleet.worker(name, **options)._connect()
-        self.fleet = fleet
-        shard = fleet.open_shards()[0]
-        place = ReadingPlace(context, shard, None, ReadFrom("TRIM_HORIZON"), None)
-        self.reader = ShardReader(context, shard, place)
-        self.records, self.pages, self.has_ended = [], 0, False
+    def __init__(self, fleet, **options):
+        super().__init__(fleet, **options)
+        self.read_so_far, self.pages, self.has_ended = [], 0, False
 
     @property
     def delivered(self):
-        return [record.data for record in self.records]
+        return [record.data for record in self.read_so_far]
 
     def read(self):
         page = self.reader.read(lambda: False)
         if page is not None:
             self.pages += 1
-            fresh = [record for batch in page.batches for record in batch]
-            self.records += fresh
+            self.read_so_far += [record for batch in page.batches for record in batch]
             self.reader.finish(page)
             self.has_ended = page.is_last
         self.fleet.simulation.sleep(0.2)
@@ -127,7 +120,7 @@ def test_a_record_trimmed_while_an_iterator_was_kept_across_empty_pages_is_repor
     fleet.simulation.sleep(4 * HOUR)
     fleet.kinesis.put_record(STREAM, b"kept", "k")
     fleet.simulation.sleep(19 * HOUR)
-    reading = Reading(fleet, "w1")
+    reading = Pages(fleet)
     while reading.pages < 5:
         reading.read()
     assert reading.delivered == [b"first"]
@@ -136,7 +129,7 @@ def test_a_record_trimmed_while_an_iterator_was_kept_across_empty_pages_is_repor
         reading.read()
     assert reading.delivered == [b"first", b"kept"]
     (lost,) = fleet.happened(DataLost)
-    assert lost.checkpoint.startswith(f"{reading.records[0].sequence_number}:")
+    assert lost.checkpoint.startswith(f"{reading.read_so_far[0].sequence_number}:")
 
 
 @pytest.mark.parametrize("spacing", [60, 1800])
@@ -147,7 +140,7 @@ def test_retention_that_is_lowered_while_a_reader_lags_is_reported(new_fleet, sp
     for _ in range(40 * HOUR // spacing):
         put += fleet.put(1)
         fleet.simulation.sleep(spacing)
-    reading = Reading(fleet, "w1", max_records=10)
+    reading = Pages(fleet, max_records=10)
     while len(reading.delivered) < 10:
         reading.read()
     fleet.kinesis.set_retention(STREAM, 24)
@@ -157,7 +150,7 @@ def test_retention_that_is_lowered_while_a_reader_lags_is_reported(new_fleet, sp
     assert lacking
     (lost,) = fleet.happened(DataLost)
     first_behind = next(
-        r for r in reading.records if put.index(r.data) > put.index(max(lacking, key=put.index))
+        r for r in reading.read_so_far if put.index(r.data) > put.index(max(lacking, key=put.index))
     )
     assert lost.resumed_at == f"{first_behind.sequence_number}:0"
 
@@ -188,7 +181,7 @@ def test_records_that_empty_pages_stepped_over_are_reported_when_the_next_one_co
     fleet.simulation.sleep(20 * HOUR)
     kept = fleet.put(1)
     fleet.simulation.sleep(10 * HOUR)
-    reading = Reading(fleet, "w1")
+    reading = Pages(fleet)
     while reading.pages < 5:
         reading.read()
     fleet.kinesis.set_retention(STREAM, 24)
@@ -205,7 +198,7 @@ def test_the_trimmed_rest_of_a_closed_shard_is_reported_at_its_end(new_fleet):
     fleet.simulation.sleep(10 * HOUR)
     fleet.put(1)
     fleet.simulation.sleep(10 * HOUR)
-    reading = Reading(fleet, "w1")
+    reading = Pages(fleet)
     fleet.kinesis.split(STREAM, fleet.open_shards()[0])
     fleet.simulation.sleep(20 * HOUR)
     while reading.pages < 3:
@@ -223,7 +216,7 @@ def reading_near_the_horizon(new_fleet):
     fleet = new_fleet(shards=1, read_span=SIX_MINUTES)
     fleet.kinesis.put_record(STREAM, b"old", "k")
     fleet.simulation.sleep(23.9 * HOUR)
-    return fleet, Reading(fleet, "w1")
+    return fleet, Pages(fleet)
 
 
 def test_an_idle_shard_whose_last_record_is_almost_as_old_as_the_retention_reports_nothing_later(new_fleet):
@@ -244,7 +237,7 @@ def test_a_check_for_trimmed_records_whose_iterators_are_all_refused_is_trouble_
     new_fleet,
 ):
     fleet, reading = reading_near_the_horizon(new_fleet)
-    stream = reading.reader._context.stream
+    stream = reading.context.stream
     fetch, refused = stream.fetch, []
 
     def refuse_the_check(shard_id, iterator, limit):
@@ -266,7 +259,7 @@ def test_a_check_for_trimmed_records_whose_iterators_are_all_refused_is_trouble_
 
 def test_a_check_for_trimmed_records_to_which_the_shard_is_denied_once_reports_no_loss(new_fleet):
     fleet, reading = reading_near_the_horizon(new_fleet)
-    stream = reading.reader._context.stream
+    stream = reading.context.stream
     fetch, denied = stream.fetch, []
 
     def deny_the_check_once(shard_id, iterator, limit):

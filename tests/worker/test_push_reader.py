@@ -2,7 +2,6 @@
 
 from contextlib import suppress
 from itertools import pairwise
-from types import SimpleNamespace
 
 import pytest
 
@@ -18,12 +17,10 @@ from pykcl.events import (
 )
 from pykcl.interfaces import Fetched
 from pykcl.local.errors import AwsError
-from pykcl.model.checkpoint import ReadFrom
 from pykcl.model.kpl import UserRecord, aggregate
 from pykcl.testing.fleet import STREAM, TABLE, RecordingProcessor
 from pykcl.testing.runtime import EPOCH_MILLIS
 from pykcl.worker.push_reader import PushReader
-from pykcl.worker.reading_place import ReadingPlace
 
 SHARD = "shardId-000000000000"
 DAY = 24 * 3600
@@ -292,18 +289,10 @@ def stopped_inside_an_aggregate(fleet):
     return [user.data for user in users[3:]]
 
 
-def test_a_checkpoint_inside_an_aggregate_is_resumed_at_the_next_of_its_records(new_fleet):
-    fleet = new_fleet(shards=1)
-    left = stopped_inside_an_aggregate(fleet)
-    _, subscriptions = started(fleet, "w2")
-    fleet.wait_delivered(left)
-    assert in_order(fleet, left)
-    assert set(subscriptions.kinds) == {"AT_SEQUENCE_NUMBER"}
-    assert not fleet.happened(DataLost)
-
-
-def test_an_empty_event_that_ends_at_the_checkpointed_record_does_not_stand_for_it(new_fleet):
-    """A continuation is the place to go on after. The record is not delivered, and half of it is still to come."""
+@pytest.mark.parametrize("is_ended_there", [False, True])
+def test_a_checkpoint_inside_an_aggregate_is_resumed_at_the_next_of_its_records(new_fleet, is_ended_there):
+    """Also where an empty event ends at that record. A continuation is the place to go on after: the record is not
+    delivered, and half of it is still to come."""
     fleet = new_fleet(shards=1)
     left = stopped_inside_an_aggregate(fleet)
     number = fleet.rows()[SHARD].checkpoint.sequence_number
@@ -315,11 +304,12 @@ def test_an_empty_event_that_ends_at_the_checkpointed_record_does_not_stand_for_
                 return events.pop()
             raise SubscriptionOver
 
-    endings = [Ending]
+    endings = [Ending] * is_ended_there
     _, subscriptions = started(fleet, "w2", lambda inner: endings.pop()(inner) if endings else inner)
     fleet.wait_delivered(left)
     assert in_order(fleet, left)
     assert set(subscriptions.kinds) == {"AT_SEQUENCE_NUMBER"}
+    assert bool(events) != is_ended_there
     assert not fleet.happened(DataLost)
 
 
@@ -680,35 +670,6 @@ def test_a_consumer_that_is_being_created_for_half_a_minute_is_waited_for_unless
     fleet.wait(lambda: len(subscriptions.seen) == 2)
     fleet.wait_delivered(fleet.put(9))
     assert fleet.ledger.duplicates == 0
-
-
-def test_an_event_that_was_received_and_not_delivered_comes_again_in_the_next_subscription(new_fleet):
-    fleet = new_fleet(shards=1)
-    put = fleet.put(3)
-    worker = fleet.worker("w1", retrieval="fanout")
-    context = worker._connect()
-    held = SimpleNamespace(key=SHARD)
-    wake = context.runtime.event()
-    place = ReadingPlace(context, SHARD, None, ReadFrom("TRIM_HORIZON"), None)
-    reader = PushReader(context, context.consumer, held, place, wake)
-
-    def read():
-        while (page := reader.read(lambda: False)) is None:
-            fleet.simulation.sleep(1)
-        return page, [record.data for batch in page.batches for record in batch]
-
-    _, received = read()
-    assert received == put
-    reader.reopen()
-    page, received = read()
-    assert received == put
-    reader.finish(page)
-    reader.reopen()
-    more = fleet.put(1)
-    _, received = read()
-    assert received == more
-    reader.close()
-    assert context.memory._free == context.config.max_buffered_bytes
 
 
 def test_a_stream_that_only_answers_reads_is_refused_at_the_start(new_fleet):

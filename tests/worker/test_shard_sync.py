@@ -438,6 +438,29 @@ def test_a_shard_that_kinesis_denies_once_and_knows_again_is_not_gone():
         gone.confirm(["a"])
 
 
+def test_a_shard_that_is_read_between_two_denials_is_not_gone(new_fleet):
+    """Seed 239927288255: 1) Kinesis denies a shard that it does not list yet; 2) the worker reads it to its end; 3) Kinesis
+    denies it once more, and its row was deleted before its children had started."""
+    fleet = new_fleet(shards=1)
+    worker = fleet.start("w1")
+    fleet.wait_delivered(fleet.put(1))
+    check = worker._manager._context.expired_shards
+    denials = []
+
+    def fault(operation, stream, shard):
+        if operation == "GetShardIterator":
+            denials.append(shard)
+            raise AwsError("ResourceNotFoundException", "a blip")
+
+    for _ in range(2):
+        fleet.kinesis.fault = fault
+        assert not check.is_gone(_shard(0))
+        fleet.kinesis.fault = None
+        fleet.wait_delivered(fleet.put(1))
+        fleet.simulation.sleep(5)
+    assert len(denials) == 2
+
+
 def _asking(context, stream):
     """The context of a worker that asks this stream."""
     check = ExpiredShardCheck(stream, context.runtime)

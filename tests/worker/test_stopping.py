@@ -9,6 +9,9 @@ from pykcl.errors import StopTimedOut, TableGone
 from pykcl.event_dispatch import log_event
 from pykcl.events import (
     LeaseDeleted,
+    LeaseLost,
+    LeaseReleased,
+    LeaseTaken,
     ThreadsNotStopped,
 )
 from pykcl.testing.fleet import STREAM, TABLE, RecordingProcessor
@@ -230,6 +233,37 @@ def test_a_with_block_raises_what_stopped_its_worker_and_readiness_ends_with_it(
     with pytest.raises(TableGone):
         body()
     assert not worker.wait_ready(1)
+
+
+def _stopped_as_a_thief(fleet, grace):
+    """Let w2 steal a shard from w1, which reads it, and stop right then. Return the shard, and how long the stop took."""
+    fleet.start("w1", failover_time=10.0)
+    fleet.wait_delivered(fleet.put(20))
+    thief = fleet.start("w2", failover_time=10.0)
+    fleet.wait(
+        lambda: any(event.reason == "rebalance" for event in fleet.happened(LeaseTaken)), 60, "a steal"
+    )
+    (stolen,) = thief.leases
+    began = fleet.simulation.now
+    thief.stop(grace)
+    assert fleet.owners()[stolen] is None
+    assert not fleet.happened(ThreadsNotStopped)
+    return stolen, fleet.simulation.now - began
+
+
+def test_a_thief_that_stops_keeps_the_lease_until_the_robbed_worker_has_noticed(new_fleet):
+    """1) w2 takes a lease from w1; 2) w2 is stopped; 3) w3 sees a lease that nobody owns, and begins at once, while w1
+    still reads: seed 130020006275."""
+    fleet = new_fleet(shards=2)
+    stolen, took = _stopped_as_a_thief(fleet, 25.0)
+    assert took < 7
+    about = [(name, type(event)) for name, event in fleet.events if getattr(event, "shard", "") == stolen]
+    assert ("w1", LeaseLost) in about[: about.index(("w2", LeaseReleased))]
+
+
+def test_a_thief_that_stops_waits_for_no_longer_than_its_grace(new_fleet):
+    _, took = _stopped_as_a_thief(new_fleet(shards=2), 2.0)
+    assert took < 2
 
 
 @pytest.mark.parametrize("signals", [0, 2])

@@ -26,14 +26,11 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Final, NamedTuple
 
-from pykcl.aws.errors import error_code
 from pykcl.aws.table_admin import items_of, lease_key_of
 from pykcl.aws.transport.connection import Answer
 from pykcl.aws.transport.transport import (
     SigningClock,
-    Transport,
     TransportSelector,
-    client_error,
     metadata_of,
     parsed_by_botocore,
     refuse_corrupt,
@@ -307,29 +304,15 @@ class TableRequests:
         transport = self._selector.direct(method, self._table)
         if transport is None:
             return self._selector.over_botocore(method, self._table, named)
-        answer = self._direct(transport, method, named, may_repeat=may_repeat)
+        answer = self._selector.post(
+            transport,
+            method,
+            _JSON.encode(named).encode(),
+            may_repeat=may_repeat,
+            is_page=method == "scan",
+            check=refuse_corrupt,
+        )
         return self._parsed(method, answer, seen)
-
-    def _direct(
-        self, transport: Transport, method: str, request: Mapping[str, Any], *, may_repeat: bool
-    ) -> Answer:
-        ahead, body = transport.clock_ahead_millis, _JSON.encode(request).encode()
-        answer = transport.post(body, may_repeat=may_repeat, is_page=method == "scan")
-        refuse_corrupt(answer)
-        if answer.status >= 300:
-            error = client_error(self._client, self._selector.operation(method), answer)
-            try:
-                if not self.clock.may_repeat(
-                    error_code(error), answer.status, answer.headers.get("date"), ahead
-                ):
-                    raise error
-            finally:
-                del error  # its traceback holds this frame: no cycle
-            answer = transport.post(body, may_repeat=may_repeat, is_page=method == "scan")
-            refuse_corrupt(answer)
-        if answer.status >= 300:
-            raise client_error(self._client, self._selector.operation(method), answer)
-        return answer
 
     def _parsed(self, method: str, answer: Answer, seen: ScannedRows | None) -> dict[str, Any]:
         found = None

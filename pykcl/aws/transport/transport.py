@@ -553,6 +553,39 @@ class TransportSelector:
         name: str = self._client.meta.method_to_api_mapping[method]
         return name
 
+    def post(
+        self,
+        transport: Transport,
+        method: str,
+        body: bytes,
+        *,
+        may_repeat: bool,
+        is_page: bool = True,
+        check: Callable[[Answer], object] = bool,
+    ) -> Answer:
+        """Post a request, and a second time if its signature was refused and is another one now; return a good answer.
+
+        may_repeat, is_page: as for `Transport.post`. check: raises for an answer that is not to be believed. Raises
+        `aws_errors`.
+        """
+        ahead = transport.clock_ahead_millis
+        answer = transport.post(body, may_repeat=may_repeat, is_page=is_page)
+        check(answer)
+        if answer.status >= 300:
+            error = client_error(self._client, self.operation(method), answer)
+            try:
+                if not self._clock.may_repeat(
+                    error_code(error), answer.status, answer.headers.get("date"), ahead
+                ):
+                    raise error
+            finally:
+                del error  # its traceback holds this frame: no cycle
+            answer = transport.post(body, may_repeat=may_repeat, is_page=is_page)
+            check(answer)
+        if answer.status >= 300:
+            raise client_error(self._client, self.operation(method), answer)
+        return answer
+
     def over_botocore(self, method: str, resource: str | None, request: Mapping[str, Any]) -> dict[str, Any]:
         """Call the client, and capture what it sends. Raises what it raises."""
         asking = _asking.set(_Asking(self, method, resource))

@@ -353,9 +353,9 @@ class Prober:
         self.probes.append(Probe(action, trouble))
         return answer
 
-    def note(self, action: str, error: PyKclError) -> None:
-        """Record the failure of a call by one of pykcl's adapters."""
-        self.probes.append(Probe(action, trouble_from(error, action)))
+    def note(self, action: str, error: PyKclError | None) -> None:
+        """Record the failure of a call by one of pykcl's adapters; None: it was answered."""
+        self.probes.append(Probe(action, None if error is None else trouble_from(error, action)))
 
     def trouble_of(self, action: str) -> Trouble | None:
         return next((probe.trouble for probe in reversed(self.probes) if probe.action == action), None)

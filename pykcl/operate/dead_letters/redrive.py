@@ -65,7 +65,7 @@ class Outcome:
 
 
 class Receiver(Protocol):
-    """Takes the records of letters. May raise SetupError, TemporaryError and GivenUp: then no letter is settled."""
+    """Takes the records of letters. May raise PyKclError: then no letter is settled."""
 
     def redrive(self, letters: Sequence[tuple[KeptLetter, Sequence[Record]]]) -> Sequence[str]:
         """Settle the records; return for each letter why that failed, "" for those whose records are all settled."""

@@ -13,12 +13,15 @@ from pykcl.operate.doctor.facts import (
     StreamFacts,
     TableFacts,
     WatchFacts,
+    doctor_command,
     needed_policy,
+    policy_command,
 )
 from pykcl.operate.doctor.findings import Finding, command, found, listed, many
 from pykcl.operate.doctor.letters import check_letters
 from pykcl.operate.doctor.members import check_members
 from pykcl.operate.doctor.progress import check_lag, check_progress, check_unleased, in_hours
+from pykcl.operate.doctor.puts import check_puts
 from pykcl.operate.snapshot import short_shard
 from pykcl.planning.fleet_protocol import FleetKind
 
@@ -29,13 +32,35 @@ WRONG = 240.0
 """Seconds. AWS refuses a signature that is five minutes off."""
 _LIST_COMMANDS = {"kinesis": "list-streams", "dynamodb": "list-tables"}
 _TOO_OFTEN, _SPARE_BEATS = 2.0, 2
-_EXTRAS = {"prometheus_client": "prometheus", "opentelemetry": "otel"}
+_SHARED_READS = (
+    "All readers of a shard without enhanced fan-out share five GetRecords calls a second; of a table, its "
+    "units."
+)
+_KEYS_OF_WORKER = ", and concurrency and windows divide them as they lie."
+_KEYS_OF_PRODUCER = (
+    ". A producer puts each by itself, in no aggregate and at no rate; with ordered=True it does not start."
+)
+_EXTRAS = {"prometheus_client": "prometheus", "opentelemetry": "otel", "zstandard": "zstd"}
 
 
 # -- this process and its file -------------------------------------------------------------------------------
 
 
 def check_process(facts: Facts) -> Iterator[Finding]:
+    process = facts.process
+    for package, option in process.missing:
+        yield found(
+            "package-missing",
+            f"{option} needs the package {package!r}, which is not installed: a {facts.program} would not start.",
+            f"pip install 'pykcl[{_EXTRAS.get(package, package)}]'",
+        )
+    python = f"Python {process.python}{' free-threaded' if process.free_threaded else ''}"
+    parts = [python, f"pykcl {process.pykcl}"]
+    parts += [f"{name} {version}" for name, version in process.versions.items()]
+    yield found("process-ok", " · ".join([*parts, *([process.platform] if process.platform else [])]))
+
+
+def check_worker_process(facts: Facts) -> Iterator[Finding]:
     process = facts.process
     leases = min(facts.config.max_leases, facts.shards_to_read)
     if facts.connections and leases + SPARE_CONNECTIONS > facts.connections:
@@ -54,17 +79,6 @@ def check_process(facts: Facts) -> Iterator[Finding]:
             f"{process.open_files} are allowed.",
             f"ulimit -n {max(4096, files)}",
         )
-    for package in process.missing:
-        yield found(
-            "package-missing",
-            f"metrics={facts.config.metrics!r} needs the package {package!r}, which is not installed: a worker would "
-            "not start.",
-            f"pip install 'pykcl[{_EXTRAS.get(package, package)}]'",
-        )
-    python = f"Python {process.python}{' free-threaded' if process.free_threaded else ''}"
-    parts = [python, f"pykcl {process.pykcl}"]
-    parts += [f"{name} {version}" for name, version in process.versions.items()]
-    yield found("process-ok", " · ".join([*parts, *([process.platform] if process.platform else [])]))
     if not facts.config.metrics_sinks:
         yield found(
             "metrics-off",
@@ -123,7 +137,7 @@ def check_credentials(facts: Facts) -> Iterator[Finding]:
         yield found(
             "credentials-temporary",
             f"The credentials ({who.source}) have a session token that nothing renews: they expire within hours, and a "
-            "worker that runs on them stops then. Use a role, or a profile that renews itself.",
+            f"{facts.program} that runs on them stops then. Use a role, or a profile that renews itself.",
             "aws configure sso",
         )
     if who.arn is None:
@@ -203,9 +217,11 @@ def check_reach(facts: Facts) -> Iterator[Finding]:
     if throttled:
         yield found(
             "aws-throttles",
-            f"Refused for the rate, twice within a second or so: {listed(throttled)}. All readers of a shard without "
-            "enhanced fan-out share five GetRecords calls a second; of a table, its units.",
-            "pykcl run … --option idle_time_between_reads=1   (in every application that reads this stream)",
+            f"Refused for the rate, twice within a second or so: {listed(throttled)}. "
+            + (_SHARED_READS if facts.program == "worker" else "All of the account share the calls."),
+            "pykcl run … --option idle_time_between_reads=1   (in every application that reads this stream)"
+            if facts.program == "worker"
+            else f"{doctor_command(facts)}   (again, later)",
         )
 
 
@@ -241,8 +257,8 @@ def check_stream(facts: Facts) -> Iterator[Finding]:
         yield found(
             "keys-ignored",
             f"Stream {stream.name!r} puts records into any shard, whatever their partition key "
-            "(RecordDistributionStrategy AUTO): records of one key come in no order, and concurrency and windows "
-            "divide them as they lie.",
+            "(RecordDistributionStrategy AUTO): records of one key come in no order"
+            + (_KEYS_OF_WORKER if facts.program == "worker" else _KEYS_OF_PRODUCER),
             "pykcl explain E28",
         )
 
@@ -435,17 +451,6 @@ def check_permissions(facts: Facts) -> Iterator[Finding]:
     yield from _simulated(facts)
 
 
-def policy_command(facts: Facts) -> str:
-    """Return the command that prints the policy of a worker."""
-    table = facts.table.name if facts.table is not None else None
-    own = table if facts.application is not None and table != facts.application else None
-    return command(
-        "pykcl", "iam", "--application", facts.application_word, "--stream", facts.stream_word,
-        *(("--table", own) if own is not None else ()),
-        *(("--fan-out", facts.consumer) if facts.consumer is not None else ()),
-    )  # fmt: skip
-
-
 def _proven(facts: Facts) -> Iterator[Finding]:
     denied = sorted({p.action for p in facts.probes if p.trouble and p.trouble.kind == "denied"})
     who = facts.account.identity.arn if facts.account.identity else None
@@ -474,15 +479,16 @@ def _proven(facts: Facts) -> Iterator[Finding]:
 
 def _simulated(facts: Facts) -> Iterator[Finding]:
     simulation = facts.simulation
-    again = command("pykcl", "doctor", "--application", facts.application_word, "--stream", facts.stream_word)
     if simulation is None:
         if any(p.trouble is None for p in facts.probes):
             proven = {p.action for p in facts.probes} | {facts.letters.proven if facts.letters else ""}
             unproven = sorted(actions_of(needed_policy(facts)) - proven)
+            if not unproven:
+                return
             yield found(
                 "permissions-unproven",
                 f"The doctor writes nothing, so these are not proven: {listed(unproven, 12)}. IAM can simulate them.",
-                f"{again} --simulate-iam",
+                f"{doctor_command(facts)} --simulate-iam",
             )
     elif simulation.why_not:
         yield found(
@@ -497,7 +503,8 @@ def _simulated(facts: Facts) -> Iterator[Finding]:
         )
     else:
         yield found(
-            "permissions-simulated", f"IAM permits all {many(simulation.asked, 'action')} that a worker needs"
+            "permissions-simulated",
+            f"IAM permits all {many(simulation.asked, 'action')} that a {facts.program} needs",
         )
 
 
@@ -662,13 +669,19 @@ def check_start(facts: Facts) -> Iterator[Finding]:
         )
 
 
-CHECKS: tuple[Callable[[Facts], Iterable[Finding]], ...] = (
-    check_process, check_file, check_credentials, check_region, check_clock, check_reach, check_stream,
-    check_consumers, check_lag, check_unleased, check_table, check_rows, check_permissions, check_letters,
+Check = Callable[[Facts], Iterable[Finding]]
+OF_WORKER: tuple[Check, ...] = (
+    check_process, check_worker_process, check_file, check_credentials, check_region, check_clock, check_reach,
+    check_stream, check_consumers, check_lag, check_unleased, check_table, check_rows, check_permissions, check_letters,
     check_peers, check_members, check_progress, check_timing, check_room, check_worker_ids, check_start,
+)  # fmt: skip
+OF_PRODUCER: tuple[Check, ...] = (
+    check_process, check_credentials, check_region, check_clock, check_reach, check_stream, check_puts,
+    check_permissions,
 )  # fmt: skip
 
 
 def diagnose(facts: Facts) -> list[Finding]:
     """Return every finding, in the order of the checks."""
-    return [finding for check in CHECKS for finding in check(facts)]
+    checks = OF_WORKER if facts.program == "worker" else OF_PRODUCER
+    return [finding for check in checks for finding in check(facts)]

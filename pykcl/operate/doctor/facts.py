@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any, Literal
 
 from pykcl.config import Config
 from pykcl.model.dead_letter import Address
 from pykcl.model.lease import Lease
 from pykcl.model.shard import consumer_name
-from pykcl.operate.aws.iam import Identity, Probe, Simulation, worker_policy
+from pykcl.operate.aws.iam import Identity, Probe, Simulation, producer_policy, worker_policy
 from pykcl.operate.aws.streams import StreamSummary
+from pykcl.operate.doctor.findings import command
 from pykcl.operate.fleet import FleetOverview
 from pykcl.operate.lag import ShardLag
 from pykcl.operate.snapshot import TableSnapshot
@@ -19,14 +21,16 @@ from pykcl.operate.states import OwnerKind
 from pykcl.operate.unleased import Unleased
 from pykcl.planning.fleet_protocol import Fleet
 
+Program = Literal["worker", "producer"]
+"""The program whose needs are checked."""
 RENEWALS_SHOW = 1.5
 """Failover times of watching, after which an owner that renews twice in each has been seen renewing at least twice."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessFacts:
-    """This process. versions: installed distribution -> version, of those that pykcl uses. missing: packages that the
-    configured metrics need and that are not installed. open_files: the soft limit; None if unlimited or unknown.
+    """This process. versions: installed distribution -> version, of those that pykcl uses. missing: packages that are
+    not installed, and the option that needs each. open_files: the soft limit; None if unlimited or unknown.
     """
 
     python: str
@@ -35,7 +39,7 @@ class ProcessFacts:
     free_threaded: bool = False
     platform: str = ""
     versions: Mapping[str, str] = field(default_factory=dict)
-    missing: tuple[str, ...] = ()
+    missing: tuple[tuple[str, str], ...] = ()
     open_files: int | None = None
 
 
@@ -189,6 +193,8 @@ class LetterFacts:
 class Facts:
     """All facts. config: with defaults for options not given; knows_failover: True if the failover time was given.
 
+    Of a producer there are those of this process, the account, the stream and permissions. throttled_puts: records that
+    the stream has refused of late; None if unknown.
     connections: of one client of a worker. unleased: shards that are still to be read and have no row. lags: by lease
     key, with those of `unleased`; None if they were not measured. consumers: None if the stream has none, or they could
     not be listed.
@@ -198,6 +204,7 @@ class Facts:
     application: str | None
     process: ProcessFacts
     account: AccountFacts
+    program: Program = "worker"
     knows_failover: bool = False
     connections: int = 0
     stream: StreamFacts | None = None
@@ -209,6 +216,7 @@ class Facts:
     lags: Mapping[str, ShardLag] | None = None
     letters: LetterFacts | None = None
     consumers: ConsumerFacts | None = None
+    throttled_puts: int | None = None
 
     @property
     def consumer(self) -> str | None:
@@ -250,17 +258,22 @@ def address_of(config: Config) -> Address | None:
 
 
 def needed_policy(facts: Facts) -> dict[str, object]:
-    """Return the policy of a worker as configured here."""
+    """Return the policy of the program as configured here."""
     config, identity = facts.config, facts.account.identity
     arn = facts.stream.arn if facts.stream is not None else None
     parts = (arn or "arn:aws:kinesis:::").split(":")
-    table = facts.table
+    table, regions = facts.table, facts.account.regions
+    places: dict[str, Any] = {
+        "stream": facts.stream_word,
+        "region": regions.get("dynamodb") or regions.get("kinesis") or "REGION",
+        "account": (identity.account if identity is not None else None) or parts[4] or "ACCOUNT",
+        "partition": parts[1],
+    }
+    if facts.program == "producer":
+        return producer_policy(**places)
     return worker_policy(
-        stream=facts.stream_word,
+        **places,
         table=table.name if table is not None else facts.application_word,
-        region=facts.account.regions.get("dynamodb") or "REGION",
-        account=(identity.account if identity is not None else None) or parts[4] or "ACCOUNT",
-        partition=parts[1],
         create_table=config.create_table and (table is None or table.exists is not True),
         point_in_time_recovery=config.point_in_time_recovery,
         application=facts.application,
@@ -273,3 +286,22 @@ def needed_policy(facts: Facts) -> dict[str, object]:
         if "cloudwatch" in config.metrics_sinks
         else None,
     )
+
+
+def policy_command(facts: Facts) -> str:
+    """Return the command that prints the policy of the program."""
+    if facts.program == "producer":
+        return command("pykcl", "iam", "--for", "producer", "--stream", facts.stream_word)
+    table = facts.table.name if facts.table is not None else None
+    own = table if facts.application is not None and table != facts.application else None
+    return command(
+        "pykcl", "iam", "--application", facts.application_word, "--stream", facts.stream_word,
+        *(("--table", own) if own is not None else ()),
+        *(("--fan-out", facts.consumer) if facts.consumer is not None else ()),
+    )  # fmt: skip
+
+
+def doctor_command(facts: Facts) -> str:
+    """Return the command of this diagnosis."""
+    whose = ("--application", facts.application_word) if facts.program == "worker" else ("--for", "producer")
+    return command("pykcl", "doctor", *whose, "--stream", facts.stream_word)

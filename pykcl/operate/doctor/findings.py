@@ -84,6 +84,11 @@ _KINDS: Mapping[str, Sequence[tuple[str, Level, str | None, str]]] = {
         ("consumer-missing", "error", None,
          "the consumer that is configured here does not exist, and `register_consumer` is off"),
     ],
+    "puts": [
+        ("puts-ok", "ok", None, "what the shards take from all producers together, and how large a record may be"),
+        ("puts-throttled", "warning", None, "Kinesis has refused records within 15 minutes, as a shard had too many"),
+        ("key-untried", "info", None, "the stream is encrypted with a key of your own, which producers need, too"),
+    ],
     "lag": [
         ("lag-ok", "ok", None, "how far the fleet is behind, against the retention"),
         ("lag-near-retention", "warning", "E18", "half the retention period or more behind"),
@@ -120,8 +125,8 @@ _KINDS: Mapping[str, Sequence[tuple[str, Level, str | None, str]]] = {
         ("permission-denied", "error", "E02", "a call was denied"),
         ("key-denied", "error", "E02", "the stream is encrypted and its key may not, or cannot, be used"),
         ("permissions-unproven", "info", None, "writes are not tried, so their permissions are unknown"),
-        ("permissions-simulated", "ok", None, "IAM says that everything a worker needs is permitted"),
-        ("permission-would-be-denied", "error", "E02", "IAM says that something a worker needs is not permitted"),
+        ("permissions-simulated", "ok", None, "IAM says that everything the program needs is permitted"),
+        ("permission-would-be-denied", "error", "E02", "IAM says that something the program needs is not permitted"),
         ("simulation-failed", "warning", None, "IAM could not simulate the policy"),
         ("dead-letters-ok", "ok", None, "the destination of dead letters"),
         ("dead-letters-unreachable", "error", "E22", "the destination of dead letters cannot be used"),
@@ -163,7 +168,7 @@ _KINDS: Mapping[str, Sequence[tuple[str, Level, str | None, str]]] = {
         ("process-ok", "ok", None, "Python, boto3, connections and open files"),
         ("connections-few", "warning", None, "one worker may hold more leases than its connection pool has room for"),
         ("files-few", "warning", None, "the limit of open files is below what the connections need"),
-        ("package-missing", "error", None, "a package that the configured metrics need is not installed"),
+        ("package-missing", "error", None, "a package that the metrics or the compression need is not installed"),
         ("metrics-off", "info", None, "no metrics are sent: no alarm when the fleet falls behind"),
     ],
     "file": [

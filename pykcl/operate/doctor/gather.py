@@ -8,7 +8,9 @@ import sysconfig
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
 from importlib import metadata, util
+from typing import Any, cast
 
 from pykcl import __version__
 from pykcl.aws.clients import connections_for
@@ -16,7 +18,7 @@ from pykcl.aws.errors import answer_of
 from pykcl.aws.kinesis import KinesisStream
 from pykcl.aws.table_admin import read_state, state_table_of
 from pykcl.config import Config
-from pykcl.errors import PyKclError, WrongTable
+from pykcl.errors import ConfigError, PyKclError, WrongTable
 from pykcl.model.lease import JavaState, Lease
 from pykcl.model.shard import Shard
 from pykcl.operate.aws.clients import OperatorClients
@@ -31,6 +33,7 @@ from pykcl.operate.doctor.facts import (
     Facts,
     FileFacts,
     ProcessFacts,
+    Program,
     StreamFacts,
     TableFacts,
     WatchFacts,
@@ -38,6 +41,7 @@ from pykcl.operate.doctor.facts import (
     needed_policy,
 )
 from pykcl.operate.doctor.letters import letter_facts
+from pykcl.operate.doctor.puts import dry_put, throttled_puts
 from pykcl.operate.fleet import fleet_of
 from pykcl.operate.lag import KinesisLag, ShardLag, with_unleased
 from pykcl.operate.snapshot import Observation, Sampler, TableSnapshot, everybody_moved
@@ -45,6 +49,7 @@ from pykcl.operate.states import owner_kinds
 from pykcl.operate.unleased import Unleased, unleased_shards
 from pykcl.planning.fleet_protocol import Fleet, sense_fleet
 from pykcl.planning.membership import why_not_to_follow
+from pykcl.producer.encode import Compression, compressor_of
 from pykcl.runtime import Runtime
 
 NO_SUCH_LEASE = "pykcl-doctor-asks"
@@ -61,13 +66,16 @@ _NEEDED_BY = {"prometheus": "prometheus_client", "otel": "opentelemetry"}
 class Question:
     """The scope of a diagnosis.
 
+    program: whose needs are checked; of a producer, which has no application, those of its stream. compression: of it.
     application, table, stream (name or ARN), failover (seconds): None if not given. named_regions: as in
     `AccountFacts`. watch: wait for heartbeats. lag: measure the lag in Kinesis (one read of each shard). simulate_iam:
-    simulate the policy of a worker. file: facts about the .properties file.
+    simulate the policy of the program. file: facts about the .properties file.
     """
 
     config: Config
     clients: OperatorClients = field(repr=False)
+    program: Program = "worker"
+    compression: str | None = None
     application: str | None = None
     table: str | None = None
     stream: str | None = None
@@ -83,8 +91,9 @@ def gather(question: Question, runtime: Runtime) -> Facts:
     """Gather all facts. Errors of AWS, credentials and regions are facts, too, and not raised."""
     facts = Facts(
         config=question.config,
+        program=question.program,
         application=question.application,
-        process=process_facts(question.config),
+        process=replace(process_facts(), missing=_missing(question)),
         account=AccountFacts(named_regions=question.named_regions),
         knows_failover=question.failover is not None,
         connections=connections_for(question.config),
@@ -94,12 +103,12 @@ def gather(question: Question, runtime: Runtime) -> Facts:
     facts = replace(facts, account=account)
     if not account.can_ask:
         return facts
-    return _Gatherer(question, runtime).all(facts)
+    gatherer = _Gatherer(question, runtime)
+    return gatherer.all(facts) if question.program == "worker" else gatherer.of_producer(facts)
 
 
-def process_facts(config: Config) -> ProcessFacts:
-    """Return the facts about this process."""
-    wanted = [_NEEDED_BY[sink] for sink in config.metrics_sinks if sink in _NEEDED_BY]
+def process_facts() -> ProcessFacts:
+    """Return the facts about this process, without missing packages."""
     return ProcessFacts(
         python=platform.python_version(),
         pykcl=__version__,
@@ -107,9 +116,21 @@ def process_facts(config: Config) -> ProcessFacts:
         free_threaded=bool(sysconfig.get_config_var("Py_GIL_DISABLED")),
         platform=f"{platform.system()} {platform.release()} {platform.machine()}",
         versions=_installed_versions(),
-        missing=tuple(name for name in wanted if util.find_spec(name) is None),
         open_files=_open_files(),
     )
+
+
+def _missing(question: Question) -> tuple[tuple[str, str], ...]:
+    """Return the packages that are not installed, and the option that needs each."""
+    if question.program == "worker":
+        config = question.config
+        wanted = [_NEEDED_BY[sink] for sink in config.metrics_sinks if sink in _NEEDED_BY]
+        return tuple((name, f"metrics={config.metrics!r}") for name in wanted if util.find_spec(name) is None)
+    try:
+        compressor_of(cast(Compression | None, question.compression))
+    except ConfigError:
+        return (("zstandard", f"compression={question.compression!r}"),)
+    return ()
 
 
 def _installed_versions() -> dict[str, str]:
@@ -131,8 +152,9 @@ def _open_files() -> int | None:
 
 def _account(question: Question, account: AccountFacts) -> AccountFacts:
     clients = question.clients
+    services = ("kinesis", "dynamodb") if question.program == "worker" else ("kinesis",)
     try:
-        regions = {service: clients.region_of(service) for service in ("kinesis", "dynamodb")}
+        regions = {service: clients.region_of(service) for service in services}
         identity = identity_of(clients, "kinesis")
     except PyKclError as error:
         if error.code == "E01":
@@ -149,11 +171,30 @@ class _Gatherer:
     def __init__(self, question: Question, runtime: Runtime) -> None:
         self._question, self._runtime = question, runtime
         self._prober = Prober(runtime)
-        self._kinesis = question.clients.client("kinesis")
-        self._dynamodb = question.clients.client("dynamodb")
+        self._kinesis = self._open("kinesis")
         self._listed: tuple[Shard, ...] = ()
-        for client in (self._kinesis, self._dynamodb):
-            question.clients.note_hosts(client)
+
+    @cached_property
+    def _dynamodb(self) -> Any:
+        return self._open("dynamodb")
+
+    def _open(self, service: str) -> Any:
+        client = self._question.clients.client(service)
+        self._question.clients.note_hosts(client)
+        return client
+
+    def of_producer(self, facts: Facts) -> Facts:
+        """Return the facts of a program that puts into the stream."""
+        stream = self._stream(self._question.stream)
+        throttled: int | None = None
+        if stream is not None and stream.arn is not None:
+            tried = dry_put(self._kinesis, {"StreamARN": stream.arn}, self._runtime)
+            # There is one dry run a second for each stream, whoever asks: one that is throttled shows nothing.
+            if tried is not None and (tried.trouble is None or tried.trouble.kind != "throttled"):
+                self._prober.probes.append(tried)
+            with suppress(PyKclError):
+                throttled = throttled_puts(self._open("cloudwatch"), stream.name, self._runtime)
+        return self._ended(replace(facts, stream=stream, throttled_puts=throttled))
 
     def all(self, facts: Facts) -> Facts:
         table = self._table(self._question.table) if self._question.table is not None else None
@@ -162,20 +203,23 @@ class _Gatherer:
         unleased = self._unleased(view)
         lags = self._lags(stream, view, unleased)
         consumers = self._consumers(stream, table)
+        letters = letter_facts(self._question.config, self._question.clients, self._runtime)
+        return self._ended(
+            replace(
+                facts,
+                table=table,
+                stream=stream,
+                unleased=unleased,
+                lags=lags,
+                consumers=consumers,
+                letters=letters,
+            )
+        )
+
+    def _ended(self, facts: Facts) -> Facts:
+        """Return the facts with those that all requests gave."""
         account = replace(facts.account, skew=self._prober.skew)
-        facts = replace(
-            facts,
-            account=account,
-            table=table,
-            stream=stream,
-            unleased=unleased,
-            lags=lags,
-            consumers=consumers,
-            probes=tuple(self._prober.probes),
-        )
-        facts = replace(
-            facts, letters=letter_facts(self._question.config, self._question.clients, self._runtime)
-        )
+        facts = replace(facts, account=account, probes=tuple(self._prober.probes))
         facts = replace(facts, simulation=self._simulation(facts))
         hosts = {host: tuple(sorted(asked)) for host, asked in sorted(self._question.clients.hosts.items())}
         return replace(facts, account=replace(facts.account, hosts=hosts))
@@ -312,16 +356,18 @@ class _Gatherer:
 
     def _shards(self, found: StreamFacts, admin: StreamAdmin) -> StreamFacts:
         # By its ARN, as a worker: the requests may then go to other hosts.
-        stream, shards = found.arn or found.name, None
-        with suppress(PyKclError):
+        stream = found.arn or found.name
+        try:
             shards = admin.shards(stream)
-        named = admin.address(stream)
-        page = self._prober.ask("kinesis:ListShards", lambda: self._kinesis.list_shards(**named))
-        if page is None or shards is None:
+        except PyKclError:
+            # Once more, for what AWS says to it.
+            named = admin.address(stream)
+            self._prober.ask("kinesis:ListShards", lambda: self._kinesis.list_shards(**named))
             return found
+        self._prober.note("kinesis:ListShards", None)
         is_open = [shard.shard_id for shard in shards if shard.is_open]
-        if is_open:
-            self._read_one(is_open[0], named)
+        if is_open and self._question.program == "worker":
+            self._read_one(is_open[0], admin.address(stream))
         self._listed = tuple(shards)
         ids = frozenset(shard.shard_id for shard in shards)
         return replace(found, shards=ids, open_shards=len(is_open))

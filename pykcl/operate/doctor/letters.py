@@ -6,16 +6,15 @@ import os
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
-from urllib.parse import urlsplit
 
 from pykcl.aws.dead_letters import call, queue_url
 from pykcl.config import Config
 from pykcl.errors import PyKclError
 from pykcl.operate.aws.clients import OperatorClients
-from pykcl.operate.aws.iam import Prober, is_aws
+from pykcl.operate.aws.iam import Probe
 from pykcl.operate.doctor.facts import Facts, LetterFacts, address_of
 from pykcl.operate.doctor.findings import Finding, command, found
+from pykcl.operate.doctor.puts import dry_put
 from pykcl.runtime import Runtime
 
 
@@ -33,7 +32,7 @@ def letter_facts(config: Config, clients: OperatorClients, runtime: Runtime) -> 
     try:
         client = in_its_region.client(address.kind)
         if address.kind == "kinesis":
-            return _tried_without_a_record(facts, Prober(runtime), client)
+            return _after(facts, dry_put(client, {"StreamARN": facts.text}, runtime))
         request = {"QueueUrl": queue_url(client, address), "AttributeNames": ["MaximumMessageSize"]}
         call(f"Reading the attributes of queue {address.name!r}", client.get_queue_attributes, **request)
     except PyKclError as error:
@@ -41,41 +40,18 @@ def letter_facts(config: Config, clients: OperatorClients, runtime: Runtime) -> 
     return replace(facts, is_tried=True)
 
 
-_PUT = "kinesis:PutRecords"
-_KEY = "dry run"
-
-
-def _tried_without_a_record(facts: LetterFacts, prober: Prober, client: Any) -> LetterFacts:
-    """Ask Kinesis for a dry run of a put.
-
-    Only Kinesis of AWS is asked: another endpoint may not know the member, and would put the record. A dry run checks
-    no key of an encrypted stream. Sources: "Test your permissions and request inputs with dry run" in the developer
-    guide of Kinesis, and botocore, which has the member since September 2026.
-    """
-    members = client.meta.service_model.operation_model("PutRecords").input_shape.members
-    if "DryRun" not in members or not _is_kinesis_of_aws(client.meta.endpoint_url):
+def _after(facts: LetterFacts, dry_run: Probe | None) -> LetterFacts:
+    if dry_run is None:
         return facts
-    one = {"Data": _KEY.encode(), "PartitionKey": _KEY}
-    prober.ask(_PUT, lambda: client.put_records(StreamARN=facts.text, Records=[one], DryRun=True))
-    trouble = prober.trouble_of(_PUT)
+    trouble = dry_run.trouble
     if trouble is None:
-        put = f"A dry run was answered as a put: there may be a record with the partition key {_KEY!r}."
-        return replace(facts, is_tried=True, trouble=put)
-    if trouble.code == "DryRunOperationException":
-        return replace(facts, is_tried=True, proven=_PUT)
+        return replace(facts, is_tried=True, proven=dry_run.action)
     if trouble.kind == "missing":
         return replace(facts, is_tried=True, trouble="The stream does not exist.")
+    if trouble.kind == "refused" and trouble.code is None:
+        return replace(facts, is_tried=True, trouble=trouble.text)
     # Whoever runs this may have fewer permissions than the worker.
     return replace(facts, why_untried=f"a dry run was refused ({trouble.code or trouble.kind})")
-
-
-def _is_kinesis_of_aws(endpoint: str) -> bool:
-    url = urlsplit(endpoint)
-    return (
-        url.scheme == "https"
-        and is_aws(endpoint)
-        and (url.hostname or "").startswith(("kinesis.", "kinesis-fips."))
-    )
 
 
 def _unwritable(directory: Path) -> str:

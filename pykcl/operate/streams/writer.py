@@ -100,7 +100,7 @@ class StreamWriter:
     """Writes numbered lines of input and tracks which of them were put. `close` it.
 
     rate: max records per second. stop: once set, the rate is not waited for. give_up: once set, nothing is waited for.
-    Every method may raise SetupError and GivenUp; `complete_through` is correct even then.
+    Every method may raise SetupError, NotDelivered and GivenUp; `complete_through` is correct even then.
     """
 
     def __init__(

@@ -167,6 +167,24 @@ def test_no_byte_of_an_answer_is_told_apart():
         Connection(Reset(b"")).exchange(b"request")
 
 
+def test_an_answer_that_comes_before_the_whole_request_was_sent_is_read():
+    """A server refuses a long request, and closes without reading the rest of it."""
+
+    class Refusing(Pieces):
+        def sendall(self, data):
+            raise BrokenPipeError
+
+    refusing = Refusing(b"HTTP/1.1 413 Too large\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+    refusing.most_sent = 3
+    connection = Connection(refusing)
+    assert connection.exchange(b"request").status == 413
+    assert not connection.is_reusable
+    silent = Refusing(b"")
+    silent.most_sent = 3
+    with pytest.raises(Unanswered):
+        Connection(silent).exchange(b"request")
+
+
 def test_a_connection_that_fails_under_a_body_says_so_and_is_not_used_again():
     class BreaksLater(Pieces):
         def recv_into(self, space):

@@ -615,6 +615,9 @@ def test_a_socket_that_takes_nothing_is_told_from_one_that_took_something():
         def sendall(self, data):
             raise BrokenPipeError
 
+        def recv(self, most):
+            return b""
+
     with pytest.raises(Unsent):
         Connection(Taking(0)).exchange(b"request")
     with pytest.raises(Exception, match="closed") as caught:

@@ -10,7 +10,8 @@ from pykcl.local.server import LocalAws
 from pykcl.operate.aws.clients import OperatorClients
 from pykcl.operate.aws.iam import Identity
 from pykcl.operate.doctor.facts import AccountFacts, Facts, LetterFacts, ProcessFacts
-from pykcl.operate.doctor.letters import _is_kinesis_of_aws, check_letters, letter_facts
+from pykcl.operate.doctor.letters import check_letters, letter_facts
+from pykcl.operate.doctor.puts import _is_kinesis_of_aws
 from pykcl.runtime import SystemRuntime
 
 
@@ -78,7 +79,7 @@ def letters_stream(kinesis, monkeypatch):
     """A stream for letters, whose endpoint counts as one of AWS."""
     if "DryRun" not in boto3.client("kinesis").meta.service_model.shape_for("PutRecordsInput").members:
         pytest.skip("this botocore has no dry runs of Kinesis: they came in September 2026")
-    monkeypatch.setattr("pykcl.operate.doctor.letters._is_kinesis_of_aws", lambda _: True)
+    monkeypatch.setattr("pykcl.operate.doctor.puts._is_kinesis_of_aws", lambda _: True)
     kinesis.create_stream("letters", 1)
     return kinesis
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pykcl.errors import SetupError, TemporaryError, Throttled
+from pykcl.errors import NotDelivered, SetupError, TemporaryError, Throttled
 from pykcl.local.stream import LocalKinesis
 from pykcl.model.new_record import NewRecord, PutAnswer
 from pykcl.operate.streams.writer import LINGER, GivenUp, Outlet, StreamWriter
@@ -156,6 +156,22 @@ def test_what_no_repetition_can_help_leaves_true_accounts(putting, aggregate):
         rig.putting.close()
         assert rig.putting.complete_through == 1000
         assert rig.putting.tally.put == 1000
+
+
+def test_a_record_that_may_be_in_is_said_to_be_where_no_repetition_can_help(putting):
+    def trouble(_):
+        rig.requests += 1
+        if rig.requests > 1:
+            raise SetupError("not permitted.")
+        raise TemporaryError("no answer")
+
+    with putting(trouble) as rig:
+        rig.requests = 0
+        rig.take([1])
+        with pytest.raises(NotDelivered, match=r"not permitted.*it may be in the stream"):
+            rig.putting.flush()
+        rig.putting.close()
+        assert rig.putting.complete_through == 0
 
 
 @pytest.mark.parametrize("aggregate", [True, False])

@@ -62,11 +62,12 @@ def _meaning(
     of_owner: bool,
     of_beginner: bool,
     is_held: bool,
+    had_it: bool = True,
 ) -> _Meaning:
     """Return the meaning of the next write of an edited row.
 
     of_owner: its author works on the lease, by the row. of_beginner: its author has taken the lease, and not started.
-    is_held: its author believes in the lease.
+    is_held: its author believes in the lease. had_it: its author worked on the lease when it was edited.
     """
     # 1) A take lands; 2) the lease is ended by hand; 3) its taker finds that it took an ended one, and lets it go.
     lets_go = of_beginner and END == checkpoint_position(after) == checkpoint_position(before)
@@ -76,7 +77,8 @@ def _meaning(
     is_left = not begins and is_not_held and _checkpoint_of(before) == _checkpoint_of(after)
     if kind == "renew" and is_left and edit.step == 1:
         # 1) The owner sends that very checkpoint, and no answer comes; 2) its heartbeat finds it, one counter further.
-        return _Meaning.SENT
+        # Seed 4865627116: the owner lets go of what was edited, a leader assigns it, and that worker begins by a heartbeat.
+        return _Meaning.SENT if had_it else _Meaning.OBEYED
     if is_left or kind == "assign" or before.get("leaseCounter") == after.get("leaseCounter"):
         # A write with the same counter is about the shard, or the beginning of a hand-off.
         return _Meaning.LEFT
@@ -193,6 +195,7 @@ class EditedCheckpoints:
             of_owner=self._worker_ids.get(author) == worker_on(before),
             of_beginner=self._beginning.get(key) == author,
             is_held=self._believes(author, key),
+            had_it=self._worker_ids.get(author) == worker_on(edit.own),
         )
         if meaning is _Meaning.SENT:
             self._is_its_own(key, edit)
@@ -239,7 +242,8 @@ class EditedCheckpoints:
         self._begins_at.pop(key, None)
         shard = self._record_log.shard(key)
         if place == AT_LATEST:
-            since = int(after.get("pykcl", {}).get("M", {}).get("latestFrom", {}).get("N", 0))
+            note = after.get("pykcl", {}).get("M", {})
+            since = int((note.get("latestReset") or note.get("latestFrom") or {"N": "0"})["N"])
             what = f"{key} was put to LATEST at {edit.at}, and begins at {since}"
             self._violations.expect(since >= edit.at // 1000 * 1000, Guarantee.NO_DUPLICATES, what)
             skipped = [position for position in shard.put if shard.arrived_at(position) < since]

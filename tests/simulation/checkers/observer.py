@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from pykcl.events import DataLost, Event, FleetJoined, LeaseConfirmed, LeaseDoubted, ProcessorRaised
+from pykcl.events import (
+    BatchSkipped,
+    DataLost,
+    Event,
+    FleetJoined,
+    LeaseConfirmed,
+    LeaseDoubted,
+    ProcessorRaised,
+)
 from pykcl.testing.memory.dynamodb import Change
 from pykcl.testing.memory.expressions import Item
 from pykcl.testing.runtime import Simulation
@@ -169,6 +177,8 @@ class Observer:
         self.debts.heard(host, event)
         if isinstance(event, ProcessorRaised):
             self.raised.add(host)
+        if isinstance(event, BatchSkipped):
+            self.budgets.spent(host, "skipped", event.shard)
         if isinstance(event, LeaseDoubted | LeaseConfirmed):
             # From the one to the other nothing was sent but heartbeats. Seed 920000041.
             self._failed_writes[host, event.shard] = self._now()

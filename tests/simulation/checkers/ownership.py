@@ -60,6 +60,8 @@ class OwnershipChecker:
         self._taker: dict[str, str] = {}
         self._creator: dict[str, str] = {}
         self._last_write: dict[str, tuple[str, int]] = {}
+        # The worker identifier that somebody else has written into the row, and the counter of that write.
+        self._given: dict[str, tuple[str | None, int]] = {}
         self._takings: dict[tuple[str, str], _Taking] = {}
         self._unreported: dict[tuple[str, str], float] = {}
         self._without_reader: set[tuple[str, str]] = set()
@@ -110,6 +112,8 @@ class OwnershipChecker:
         if host not in self._worker_ids or kind == "assign":
             if change.before.get("leaseOwner") != change.after.get("leaseOwner"):
                 self._taker.pop(key, None)
+                owner = change.after.get("leaseOwner", {}).get("S")
+                self._given[key] = owner, self._last_write[key][1]
             return
         if kind == "take":
             self._was_taken(host, change, stood_still)
@@ -231,14 +235,15 @@ class OwnershipChecker:
         self.on_stolen(key, event.reason == "rebalance")
 
     def _has_written(self, host: str, key: str, counter: int) -> bool:
-        """Return True if the row names this host, by a write of this host.
+        """Return True if the row names this host, by a write of this host, or as a leader has given it the lease.
 
         For example, an earlier heartbeat arrived late and found the lease unchanged. Then the take is refused, and
-        finds the row already as it would write it.
+        finds the row already as it would write it. Seed 4865627194: a leader that was away has assigned it meanwhile.
         """
-        row = self._row(key) or {}
-        is_owner = row.get("leaseOwner", {}).get("S") == self._worker_ids[host]
-        return is_owner and self._last_write.get(key) == (host, counter)
+        row, worker_id = self._row(key) or {}, self._worker_ids[host]
+        is_owner = row.get("leaseOwner", {}).get("S") == worker_id
+        is_given = self._given.get(key) == (worker_id, counter)
+        return is_owner and (is_given or self._last_write.get(key) == (host, counter))
 
     def starts(self, host: str, key: str, position: Position) -> None:
         """Check that a processor of this host started at the checkpoint of the row, and not too soon."""

@@ -179,8 +179,9 @@ class PutChecker:
         if put.result is not None:
             marked = put.copies <= 1 or put.result.perhaps_twice
             self._expect(marked, Guarantee.PUT_COUNTED, f"{about}: {put.result}")
-        if isinstance(put.error, NotDelivered):
-            marked = not put.copies or put.error.perhaps_put
+        if put.error is not None:
+            # An error of another kind says that the record is not there.
+            marked = not put.copies or (isinstance(put.error, NotDelivered) and put.error.perhaps_put)
             self._expect(marked, Guarantee.PUT_COUNTED, f"{about}: {put.error}")
 
     def _check_outcome(self, put: Put) -> None:

@@ -54,8 +54,9 @@ def rules_for(options: Mapping[str, Any], failover: float) -> dict[str, Rule]:
         "doubt": Rule(20, paced(1.0, 20, 3)),
         "take": Rule(20, 15),
         "create": Rule(60, 12, tries=80),
-        # One that was refused is sent again, as long as the row itself cannot be read to see why.
-        "checkpoint": Rule(20, 6, ("batch", "GetItem")),
+        # One that was refused is sent again, as long as the row itself cannot be read to see why. Two for a batch that is
+        # skipped: its processor may have checkpointed a part of it before it raised.
+        "checkpoint": Rule(20, 6, ("batch", "skipped", "GetItem")),
         "shard_end": Rule(60, 6, ("take",), tries=60),
         "release": Rule(60, 6, ("take",)),
         "fill": Rule(60, paced(auditing, 60, 3)),

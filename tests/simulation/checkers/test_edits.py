@@ -340,3 +340,17 @@ def test_an_operator_who_takes_it_back_and_a_row_that_is_deleted(table):
 def test_a_report_of_what_nobody_did(table, event):
     table.edits.heard("w1", event)
     assert table.broken is Guarantee.NO_FALSE_ALARM
+
+
+@pytest.mark.parametrize(("author", "expected"), [("w1", Guarantee.CHECKPOINT_AFTER_DELIVERY), ("w2", None)])
+def test_a_heartbeat_that_leaves_the_edit_is_of_its_writer_or_begins_what_a_leader_has_assigned(
+    author, expected
+):
+    """Seed 4865627116: the owner lets go of what was edited, and the next one begins by a heartbeat where the row is."""
+    table = Table()
+    table.edit("4", 1)
+    if author == "w2":
+        edited, table.row = table.row, row("4", 9, leaseOwner={"S": "w2"})
+        table.edits.row_changed(Change("UpdateItem", "t", "parent", edited, table.row, "w3", ASSIGN))
+    table.write("4", BEAT, author, leaseOwner={"S": author})
+    assert broken_by(table.violations) is expected

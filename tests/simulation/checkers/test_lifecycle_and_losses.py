@@ -378,6 +378,14 @@ def test_only_a_shard_that_is_worked_on_may_keep_a_stop_from_ending(left, report
     assert left_without_user_code(left, reported) == own
 
 
+def test_a_thread_of_a_shard_that_dies_leaves_its_lanes():
+    """Seed 235059330029."""
+    lanes = ["pykcl-lane-2"]
+    assert left_without_user_code(lanes, set(lanes)) == lanes
+    assert left_without_user_code(lanes, set(lanes), is_struck=True) == []
+    assert left_without_user_code(["pykcl-manager"], set(), is_struck=True) == ["pykcl-manager"]
+
+
 # -- what comes again ------------------------------------------------------------------------------------------
 
 

@@ -252,3 +252,14 @@ def test_a_fault_counts_from_its_moment_and_the_time_of_a_freeze_does_not_count(
     assert freezes.awake_seconds_before("w1", 112.0, 5.0) == 97.0
     assert freezes.awake_seconds_before("w1", 120.0, 5.0) == 115.0
     assert freezes.awake_seconds_before("w1", 99.0, 5.0) == 94.0
+
+
+@pytest.mark.parametrize(("given", "guarantee"), [("w1", None), ("w2", Guarantee.NO_FALSE_ALARM)])
+def test_who_finds_the_row_as_it_would_have_taken_it_was_given_it_by_a_leader(ownership, given, guarantee):
+    """Seed 4865627194: 1) w1 takes a lease; 2) a leader that was away assigns it first, to w1; 3) w1 finds what it would
+    have written."""
+    before, after = row(counter=1), {**row(counter=2), "leaseOwner": {"S": given}}
+    before.pop("leaseOwner", None)
+    ownership.table["parent"] = after
+    ownership.row_changed(Change("UpdateItem", "leases", "parent", before, after, "java1", {}))
+    assert _reports_take(ownership, "w1", "unowned") is guarantee

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pykcl.errors import NotDelivered
+from pykcl.errors import NotDelivered, SetupError
 from pykcl.model.kpl import aggregate
 from pykcl.model.new_record import NewRecord
 from pykcl.model.record import Record
@@ -53,10 +53,10 @@ class Case:
     def is_put(self, name, number, sub=0, *, attempts=1, twice=False):
         self.futures[name].set_result(PutResult("shard", str(number), sub, attempts, twice))
 
-    def is_given_up(self, name, *, perhaps=False, reported=1):
+    def is_given_up(self, name, *, perhaps=False, reported=1, error=None):
         for _ in range(reported):
             self.checker.gave_up(NewRecord(name.encode(), "key"))
-        self.futures[name].set_exception(NotDelivered("late", perhaps_put=perhaps))
+        self.futures[name].set_exception(error or NotDelivered("late", perhaps_put=perhaps))
 
     @property
     def broken(self):
@@ -155,6 +155,14 @@ def test_a_record_that_is_given_up_and_is_there_says_so(perhaps, broken):
     case = Case().put("1")
     case.request("1")
     case.is_given_up("1", perhaps=perhaps)
+    assert case.broken is broken
+
+
+@pytest.mark.parametrize(("arrives", "broken"), [(True, Guarantee.PUT_COUNTED), (False, None)])
+def test_a_record_that_is_given_up_for_a_missing_permission_is_not_there(arrives, broken):
+    case = Case().put("1")
+    case.request("1", arrives=arrives)
+    case.is_given_up("1", error=SetupError("not permitted"))
     assert case.broken is broken
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from pykcl.config import Config
 from pykcl.errors import IteratorExpired, TemporaryError
+from pykcl.events import BatchSkipped
 from pykcl.model import lease_writes
 from pykcl.planning.lifecycle import Signal
 from pykcl.testing.runtime.scheduler import ThreadStruck
@@ -18,6 +19,7 @@ from pykcl.worker.checkpointer import Progress
 from pykcl.worker.lease_worker import LeaseWorker
 from pykcl.worker.shard_reader import ShardReader
 from pykcl.worker.shard_sync import ShardSync
+from tests.simulation.checkers.observer import Observer
 from tests.simulation.checkers.request_budget import RequestBudgetChecker, Rule, rules_for
 from tests.simulation.checking import broken_by, broken_in_simulation
 from tests.simulation.clients import InstrumentedClient, InstrumentedStream
@@ -83,6 +85,23 @@ def test_who_asks_five_times_as_often_as_it_should_is_seen_and_whose_clock_is_fa
     assert broken_by(checker._violations) is expected
 
 
+@pytest.mark.parametrize(("is_skipped", "expected"), [(True, None), (False, Guarantee.BUDGETS)])
+def test_a_skipped_batch_has_a_checkpoint_that_its_processor_wrote_before_it_raised_and_one_behind_it(
+    is_skipped, expected
+):
+    """Seed 134493102122 without F6.checkpoint: eight batches in three seconds, half of them skipped."""
+    checker = RequestBudgetChecker(Violations(), rules_for(OPTIONS, 10.0), lambda: 0.0)
+    deaf = SimpleNamespace(heard=lambda host, event: None)
+    observer = SimpleNamespace(budgets=checker, fleet=deaf, ownership=deaf, debts=deaf)
+    for _ in range(20):
+        checker.spent("w1", "batch", "s")
+        checker.spent("w1", "checkpoint", "s")
+        if is_skipped:
+            Observer.heard(observer, "w1", BatchSkipped(shard="s", records=1, first="1:0", last="1:0"))
+        checker.spent("w1", "checkpoint", "s")
+    assert broken_by(checker._violations) is expected
+
+
 def test_a_worker_whose_heartbeats_come_every_tenth_of_a_second(monkeypatch):
     monkeypatch.setattr(Config, "renew_interval", property(lambda self: 0.1))
     # Its thieves wait a tenth of a second too, and are seen for that, if they come first.
@@ -92,7 +111,7 @@ def test_a_worker_whose_heartbeats_come_every_tenth_of_a_second(monkeypatch):
 
 
 def _settled_as_before(self):
-    return Signal.STOP if self.scope.pause(6.2) else Signal.SETTLED
+    return Signal.STOP if self.scope.pause(6.2, outlasts_stop=True) else Signal.SETTLED
 
 
 def test_a_worker_that_scans_without_a_pause(monkeypatch):

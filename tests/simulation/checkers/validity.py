@@ -19,8 +19,8 @@ class ValidityChecker:
     the owner lives, as Java does; 2) another one lists the shards as they were before, and creates the row again; 3) a
     third takes it before the owner's next heartbeat.
 
-    is_gone: whether Kinesis has dropped a shard. is_frozen: whether a host stands still: it does nothing with what it believes. steal_overlap: seconds after a steal,
-    whatever becomes of the lease meanwhile: a thief that stops may have passed it on.
+    is_gone: whether Kinesis has dropped a shard. is_frozen: whether a host stands still: it does nothing with what it
+    believes. steal_overlap: seconds after a steal, whatever becomes of the lease meanwhile.
     drift_overlap: seconds two may overlap because their clocks run further apart than pykcl allows for; usually 0.
     """
 
