@@ -10,6 +10,7 @@ from functools import partial
 import pytest
 from service_kit import Service, lead_to
 
+from pykcl.cli import replay
 from pykcl.cli.replay import Count, Course, Tally, seconds_left, table_of, with_end
 from pykcl.cli.settings import Settings
 from pykcl.cli.supervisor import Parent, Processes
@@ -18,6 +19,8 @@ from pykcl.events import DataLost
 from pykcl.local.server import LocalAws
 from pykcl.local.stream import ReadSpan
 from pykcl.metrics import catalog
+from pykcl.model.checkpoint import AT_SHARD_END
+from pykcl.model.lease import Lease, PykclMetadata
 from pykcl.status import LeaseStatus, WorkerStatus
 
 PROGRAM = """
@@ -105,7 +108,8 @@ def test_a_replay_delivers_what_arrived_until_now_ends_and_is_over_for_good(star
 def test_several_processes_share_a_replay_and_all_end(start):
     run = start(*UNTIL_NOW, "--processes", "2")
     assert run.process.wait(GUARD) == 0, run.text
-    assert run.processed == sorted(BEFORE)
+    # One may take a shard from the other in the middle of a batch, which then comes again.
+    assert set(run.processed) == set(BEFORE)
     assert "done: 2 shards" in run.output.read_text()
 
 
@@ -213,16 +217,24 @@ def test_a_beginning_that_is_no_longer_kept_is_reported_at_the_start(start_at, o
     assert "the stream keeps records" not in again.text
 
 
-@pytest.mark.parametrize("ahead", [3_600_000, -3_600_000])
-def test_now_is_not_before_what_was_put_by_kinesis_clock(monkeypatch, ahead):
-    with LocalAws(listing_lag=0, now_millis=lambda: time.time_ns() // 10**6 + ahead) as aws:
+@pytest.mark.parametrize("ahead", [3_600_000, 300, -3_600_000])
+def test_now_is_behind_what_was_put_and_follows_kinesis_clock_alone(monkeypatch, ahead):
+    """Kinesis says its time in whole seconds: a record may have arrived at the end of the last one."""
+    there = (time.time_ns() // 10**6 + ahead) // 1000 * 1000 + 999
+    with LocalAws(listing_lag=0, now_millis=lambda: there) as aws:
         aws.kinesis.create_stream("orders", 1)
         lead_to(monkeypatch, aws)
-        here, there = time.time_ns() // 10**6, aws.kinesis.now_millis()
         config = Config(application="orders-backfill", stream="orders", initial_position="TRIM_HORIZON")
         until = with_end(Settings(config), "now").config.until_millis
-        # Kinesis says its time in whole seconds.
-        assert until >= max(here, there // 1000 * 1000)
+    assert there < until < there + 1_800_000
+
+
+def test_now_is_the_end_of_the_run_that_was_begun(monkeypatch, aws):
+    lead_to(monkeypatch, aws)
+    begun = Lease("shardId-000000000000", AT_SHARD_END, metadata=PykclMetadata(until=1_795_000_000_000))
+    monkeypatch.setattr(replay, "leases_of", lambda table: [begun])
+    config = Config(application="orders-backfill", stream="orders", initial_position="TRIM_HORIZON")
+    assert with_end(Settings(config), "now").config.until_millis == 1_795_000_000_000
 
 
 # -- counts and progress -----------------------------------------------------------------------------------------------
