@@ -330,6 +330,52 @@ def test_a_listing_that_was_long_on_its_way_does_not_end_the_run(new_fleet):
     assert set(fleet.ledger.payloads) == set(put)
 
 
+@pytest.mark.parametrize("left_out", [("1", "2"), ("2",)])
+def test_a_listing_that_lacks_children_does_not_end_the_run(new_fleet, left_out):
+    """The last page of a shard that was split shows its tip, and no end yet: it is finished without children. For a
+    while Kinesis lists that it is closed, and not all of what it was split into."""
+    fleet, put = new_fleet(shards=1), []
+
+    def sleep_until(seconds):
+        fleet.simulation.sleep(BEGAN + seconds - fleet.simulation.now)
+
+    def work(batch):
+        if batch.records[0].data == put[0]:
+            sleep_until(66.0)
+
+    worker = fleet.worker(
+        "w1", until=time_at(60), max_records=1, processor=lambda: RecordingProcessor("w1", fleet.ledger, work)
+    )
+    _, stream = worker._adapters
+    list_shards, fetch, torn = stream.list_shards, stream.fetch, []
+
+    def without_some():
+        listing = list_shards()
+        if len(listing.shards) > 1 and fleet.simulation.now > BEGAN + 58.0 and len(torn) < 10:
+            torn.append(listing)
+            left = tuple(shard for shard in listing.shards if shard.shard_id[-1] not in left_out)
+            return replace(listing, shards=left)
+        return listing
+
+    def at_the_tip(*position):
+        page = fetch(*position)
+        is_last = [record.data for record in page.records] == put[2:3]
+        return replace(page, millis_behind_latest=0) if is_last else page
+
+    stream.list_shards, stream.fetch = without_some, at_the_tip
+    worker.start()
+    sleep_until(50.0)
+    put += fleet.put(1)
+    sleep_until(58.0)
+    put += fleet.put(2)
+    fleet.kinesis.split(STREAM, fleet.open_shards()[0])
+    sleep_until(59.0)
+    put += fleet.put(6)
+    fleet.wait(lambda: worker.join(0.0), 300.0)
+    assert len(torn) == 10
+    assert set(fleet.ledger.payloads) == set(put)
+
+
 @pytest.mark.parametrize(
     "options",
     [
