@@ -23,12 +23,12 @@ from pykcl.cli.run import ON_ERROR, OPTION, WORKER_ID, grouped_flags, load
 from pykcl.cli.settings import Service, Settings, from_arguments, log_to_stderr, service_options, settings_of
 from pykcl.cli.supervisor import Processes, processes_option
 from pykcl.cli.target import common_options
-from pykcl.errors import TableGone
+from pykcl.errors import ConfigError, TableGone
 from pykcl.events import DataLost, Event
 from pykcl.interfaces import LeaseTable, Stream
 from pykcl.metrics import catalog
 from pykcl.metrics.catalog import Measure
-from pykcl.model.checkpoint import AT_START_TIMESTAMP
+from pykcl.model.checkpoint import AT_START_TIMESTAMP, StartPosition
 from pykcl.model.lease import Lease
 from pykcl.planning.run_end import end_of
 from pykcl.runtime import SystemRuntime
@@ -307,6 +307,22 @@ def _refuse_what_is_said_twice(options: Mapping[str, Any], given: Mapping[str, A
             raise click.UsageError(f"--option {field}= and {flag} say the same. Do: drop the former.")
 
 
+def _refuse_an_empty_range(begin: StartPosition, until: str) -> None:
+    """Refuse a range before anything is asked of AWS. until: a time or NOW. Raises click.UsageError, ConfigError."""
+    if until == NOW:
+        if begin.kind == "LATEST":
+            raise click.UsageError("--from LATEST begins at --until now. Do: say an earlier --from.")
+        return
+    try:
+        end = millis_of("--until", until)
+    except ConfigError as error:
+        raise ConfigError(f"{error} Or say {NOW}.") from None
+    if begin.at_millis is not None and begin.at_millis >= end:
+        raise click.UsageError(
+            f"--until {format_time(end)} is not after --from {format_time(begin.at_millis)}. Do: say a later end."
+        )
+
+
 def _processor(target: str) -> Any:
     from pykcl.handlers.app import App
     from pykcl.handlers.functions import processor_of
@@ -336,7 +352,7 @@ def _processor(target: str) -> Any:
 )
 @click.option(
     "--rate",
-    type=click.FloatRange(0, min_open=True),
+    type=click.FloatRange(0.01),
     metavar="N",
     help="Process at most N records a second in each process.",
 )
@@ -384,9 +400,7 @@ def replay(
             given["max_records_per_second"] = rate
         overrides = from_arguments(options)
         _refuse_what_is_said_twice(overrides, given)
-        start_position(given["initial_position"], "--from")
-        if until != NOW:
-            millis_of("--until", until)
+        _refuse_an_empty_range(start_position(given["initial_position"], "--from"), until)
         settings = settings_of(
             entry_point="native",
             properties=properties,

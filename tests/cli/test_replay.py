@@ -155,25 +155,34 @@ def test_the_table_of_an_application_is_refused_and_not_touched(start, dynamodb)
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("arguments", "code", "words"),
     [
-        (("--from", "2026-11-20T10:00Z", "--until", "2026-11-20T09:00Z"), "is not after initial_position"),
-        (("--from", "TRIM_HORIZON", "--until", "2026-11-20T09:00"), "has no time zone"),
-        (("--from", "TRIM_HORIZON", "--until", "yesterday"), "--until='yesterday' is not a time"),
+        (
+            ("--from", "2026-11-20T10:00Z", "--until", "2026-11-20T09:00Z"),
+            2,
+            "00.000Z is not after --from 2026-11-20T10:00:00.000Z. Do: say a later end",
+        ),
+        (("--from", "LATEST", "--until", "now"), 2, "--from LATEST begins at --until now"),
+        (("--from", "TRIM_HORIZON", "--until", "2026-11-20T09:00"), 78, "has no time zone"),
+        (("--from", "TRIM_HORIZON", "--until", "yesterday"), 78, "--until='yesterday' is not a time"),
+        (("--from", "TRIM_HORIZON", "--until", "caught-up"), 78, "Or say now."),
         (
             ("--from", "yesterday", "--until", "now"),
+            78,
             "--from='yesterday' is not a position. Use LATEST, TRIM_HORIZON or a",
         ),
-        (("--from", "2026-11-20T09:00", "--until", "now"), "--from='2026-11-20T09:00' has no time zone"),
-        ((*UNTIL_NOW, "--option", "until=2026-11-20T09:00Z"), "--option until= and --until"),
-        ((*UNTIL_NOW, "--option", "initial-position=LATEST"), "--option initial_position= and --from"),
-        ((*UNTIL_NOW, "--rate", "5", "--option", "max_records_per_second=7"), "per_second= and --rate"),
+        (("--from", "2026-11-20T09:00", "--until", "now"), 78, "--from='2026-11-20T09:00' has no time zone"),
+        ((*UNTIL_NOW, "--option", "until=2026-11-20T09:00Z"), 2, "--option until= and --until"),
+        ((*UNTIL_NOW, "--option", "initial-position=LATEST"), 2, "--option initial_position= and --from"),
+        ((*UNTIL_NOW, "--rate", "0.001"), 2, "'--rate': 0.001 is not in the range"),
+        ((*UNTIL_NOW, "--rate", "5", "--option", "max_records_per_second=7"), 2, "per_second= and --rate"),
     ],
 )
-def test_a_range_that_is_none_and_one_that_is_said_twice_are_refused(start, arguments, words):
+def test_a_range_that_is_none_and_one_that_is_said_twice_are_refused(start, dynamodb, arguments, code, words):
     run = start(*arguments)
-    assert run.process.wait(GUARD) == (2 if "--option" in arguments else 78)
+    assert run.process.wait(GUARD) == code
     assert words in run.text
+    assert dynamodb.list_tables()["TableNames"] == []
 
 
 @pytest.fixture
