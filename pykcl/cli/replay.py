@@ -269,11 +269,14 @@ def with_end(settings: Settings, until: str) -> Settings:
 
 
 def _now(stream: Stream) -> int:
-    """Return a time at Kinesis behind all that was put so far, by its own clock: by that of this host a run would go on
-    for as long as it is ahead, and leave out what was put while it is behind. Raises SetupError, TemporaryError."""
+    """Return a time behind all that was put so far: the later one of Kinesis' clock and that of this host.
+
+    Too late, the run goes on for longer; too early, it would leave records out: by this clock alone where it is behind,
+    by the dates of answers alone where a proxy writes them. Raises SetupError, TemporaryError.
+    """
     stream.describe()
     # An answer says the second in which it was given.
-    return stream.server_time_millis(as_seen=True) + 1000
+    return max(stream.server_time_millis(as_seen=True) + 1000, SystemRuntime().utcnow_millis())
 
 
 def table_of(counts: dict[str, Count]) -> str:
