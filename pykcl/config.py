@@ -16,7 +16,7 @@ from pykcl.metrics.catalog import MetricsLevel, metrics_problem, parts
 from pykcl.model.checkpoint import StartPosition
 from pykcl.model.dead_letter import Address
 from pykcl.model.shard import STREAM_ARN, consumer_problem
-from pykcl.times import start_position
+from pykcl.times import format_time, millis_of, start_position
 
 CheckpointMode = Literal["auto", "interval", "manual", "ack"]
 OnError = Literal["retry", "skip", "raise"]
@@ -56,6 +56,9 @@ class Config:
     """Unique per process; by default host:pid:random."""
     initial_position: str | datetime = "LATEST"
     """Where an application without leases starts: "LATEST", "TRIM_HORIZON", an aware datetime or ISO 8601 text."""
+    until: str | datetime | None = None
+    """Where the run ends by itself: an aware datetime or ISO 8601 text. Records that arrived earlier are delivered, and
+    a worker stops once every shard was read so far. The lease table is of this run alone. None: the run has no end."""
     checkpoint_mode: CheckpointMode = "auto"
     """"auto": after each batch that returned normally; "interval": the same, at most every checkpoint_interval;
     "manual": only when the processor says so; "ack": behind the records that `batch.ack` has settled without a gap."""
@@ -95,6 +98,8 @@ class Config:
     """Most leases taken from live owners in one pass; a pass comes every third of the failover time."""
     max_records: int = 10_000
     """Most records per GetRecords call and per process_records call."""
+    max_records_per_second: float | None = None
+    """Most records a second that this worker delivers, in batches of one second's at most. None: as many as come."""
     deaggregate: bool = True
     """Whether the user records of an aggregated (KPL) record are delivered one by one. False: as that one record."""
     call_with_empty_batches: bool = False
@@ -199,7 +204,7 @@ class Config:
             problem = consumer_problem(self.consumer, self.application, self.stream)
         if problem:
             raise ConfigError(problem)
-        start_position(self.initial_position)
+        _check_end(self)
 
     @property
     def table(self) -> str:
@@ -227,6 +232,11 @@ class Config:
     def start_position(self) -> StartPosition:
         """`initial_position` as a value."""
         return start_position(self.initial_position)
+
+    @property
+    def until_millis(self) -> int | None:
+        """`until` as epoch milliseconds; None: the run has no end."""
+        return None if self.until is None else millis_of("until", self.until)
 
     @property
     def metrics_sinks(self) -> tuple[str, ...]:
@@ -364,6 +374,7 @@ _SMALLEST: dict[str, float] = {
     "max_leases": 1,
     "max_leases_to_steal_at_one_time": 1,
     "max_records": 1,
+    "max_records_per_second": 0.01,
     "idle_time_between_reads": 0.2,
     "shard_sync_interval": 1.0,
     "parent_shard_poll_interval": 0.1,
@@ -390,7 +401,8 @@ _LARGEST_OF = {"max_records": 10_000, "batch_size": 10_000, "batch_window": 300}
 
 def number_for(name: str) -> str:
     """Return the kind of number that an option takes, in words."""
-    return "a whole number" if name in _WHOLE else "a number of seconds"
+    kind = "records" if name == "max_records_per_second" else "seconds"
+    return "a whole number" if name in _WHOLE else f"a number of {kind}"
 
 
 def _check_numbers(config: Config) -> None:
@@ -465,6 +477,28 @@ def _check_choices(config: Config) -> None:
         )
 
 
+def _check_end(config: Config) -> None:
+    start, until = config.start_position, config.until_millis
+    if until is None:
+        return
+    if start.at_millis is not None and start.at_millis >= until:
+        raise ConfigError(
+            f"until={format_time(until)} is not after initial_position={format_time(start.at_millis)}: say a later end"
+        )
+    for name, value, allowed, why in (
+        ("retrieval", config.retrieval, ("polling",), "pushed records do not show that a shard has no more"),
+        ("fleet_mode", config.fleet_mode, ("auto", "2x"), "workers of Java would read on"),
+        (
+            "max_record_age",
+            config.max_record_age,
+            (None,),
+            "records of the past would be given up for their age",
+        ),
+    ):
+        if value not in allowed:
+            raise ConfigError(f"{name}={value!r} contradicts until: {why}. Drop one of them.")
+
+
 _POLICIES = ("max_attempts", "max_record_age", "dead_letters")
 
 
@@ -509,8 +543,6 @@ OF_COMMANDS = (
 """Variables that set no option of a Config but one of the command line."""
 _TRUE = ("1", "true", "yes", "on")
 _FALSE = ("0", "false", "no", "off")
-_FLOATS_WITHOUT_DEFAULT = ("idle_time_between_reads", "processor_timeout", "max_record_age")
-_WHOLE_WITHOUT_DEFAULT = ("batch_size", "max_attempts")
 
 
 @dataclass(frozen=True, slots=True)
@@ -628,9 +660,9 @@ def _value(name: str, default: Any, text: str) -> Any:
         if text.lower() not in _TRUE + _FALSE:
             raise ValueError(text)
         return text.lower() in _TRUE
-    if isinstance(default, int) or name in _WHOLE_WITHOUT_DEFAULT:
+    if isinstance(default, int) or name in _WHOLE:
         return int(text)
-    if isinstance(default, float) or name in _FLOATS_WITHOUT_DEFAULT:
+    if isinstance(default, float) or name in _SMALLEST:
         return float(text)
     return None if default is None and text == "" else text
 

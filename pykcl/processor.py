@@ -74,7 +74,7 @@ class InitializationInput:
     undo it now: the first checkpoint after `initialize`, an automatic one too, erases it from the row.
 
     fencing_token: greater than the token of every earlier owner of this lease; hand it to sinks that can refuse
-    writes of a smaller one. application, stream_arn: of the worker.
+    writes of a smaller one. application, stream_arn: of the worker. is_replay: its run has an end (`until`).
     """
 
     shard_id: str
@@ -85,6 +85,7 @@ class InitializationInput:
     checkpointer: Checkpointer
     application: str = ""
     stream_arn: str = ""
+    is_replay: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -45,38 +45,46 @@ def parse_time(text: str) -> int:
     return millis
 
 
-def start_position(start: str | datetime) -> StartPosition:
-    """Return `start` as a value. Raises ConfigError."""
+def start_position(start: str | datetime, name: str = "initial_position") -> StartPosition:
+    """Return `start`, the option `name`, as a value. Raises ConfigError."""
     if isinstance(start, str):
         if start in ("LATEST", "TRIM_HORIZON"):
             return StartPosition(start)  # type: ignore[arg-type]
-        return StartPosition("AT_TIMESTAMP", at_millis=_time_of(start))
-    if not isinstance(start, datetime):
+        if not start[:1].isdigit():
+            raise _not_a_position(name, start)
+    elif not isinstance(start, datetime):
         raise ConfigError(
-            f"initial_position={shown(start)} is not a position. Use 'LATEST', 'TRIM_HORIZON' or an aware datetime."
+            f"{name}={shown(start)} is not a position. Use 'LATEST', 'TRIM_HORIZON' or an aware datetime."
         )
-    if start.tzinfo is None:
-        raise ConfigError(
-            f"initial_position={start.isoformat()} has no time zone. Say which: add 'Z' or an offset."
-        )
-    at_millis = epoch_millis(start)
-    if at_millis is None:
-        raise ConfigError(
-            f"initial_position={start.isoformat()} is before 1970 or beyond the calendar. No record is that old."
-        )
-    return StartPosition("AT_TIMESTAMP", at_millis=at_millis)
+    return StartPosition("AT_TIMESTAMP", at_millis=millis_of(name, start))
 
 
-def _time_of(text: str) -> int:
-    if text[:1].isdigit():
+def millis_of(name: str, time: str | datetime) -> int:
+    """Return the epoch milliseconds of the option `name`: an aware time, or ISO 8601 text. Raises ConfigError."""
+    if isinstance(time, str):
         try:
-            return parse_time(text)
+            return parse_time(time)
         except ConfigError as error:
-            raise ConfigError(f"initial_position={error}") from None
+            raise ConfigError(f"{name}={error}") from None
+    if not isinstance(time, datetime):
+        raise ConfigError(
+            f"{name}={shown(time)} is not a time. Use an aware datetime or text like {TIME_EXAMPLE}."
+        )
+    if time.tzinfo is None:
+        raise ConfigError(f"{name}={time.isoformat()} has no time zone. Say which: add 'Z' or an offset.")
+    millis = epoch_millis(time)
+    if millis is None:
+        raise ConfigError(
+            f"{name}={time.isoformat()} is before 1970 or beyond the calendar. No record is that old."
+        )
+    return millis
+
+
+def _not_a_position(name: str, text: str) -> ConfigError:
     near = difflib.get_close_matches(text.upper(), ["LATEST", "TRIM_HORIZON"], n=1)
     hint = f" Did you mean {near[0]!r}?" if near else ""
-    raise ConfigError(
-        f"initial_position={text!r} is not a position.{hint} "
+    return ConfigError(
+        f"{name}={text!r} is not a position.{hint} "
         "Use LATEST, TRIM_HORIZON or a time such as 2026-11-20T09:00:00Z."
     )
 

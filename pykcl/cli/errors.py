@@ -22,10 +22,10 @@ class ExitCode(IntEnum):
     OK = 0, "Success."
     FAILED = 1, "The command failed."
     USAGE = 2, "An option or argument is wrong or missing."
-    FINDING = 3, "A threshold was exceeded, or doctor found an error."
+    FINDING = 3, "A threshold was exceeded, doctor found an error, or a replay lost records."
     REFUSED = 5, "The change was refused because it is not safe now."
-    CRASHED = 70, "run, multilangd: the worker or its program crashed."
-    MISCONFIGURED = 78, "run, multilangd: the configuration or an AWS resource is wrong."
+    CRASHED = 70, "run, replay, multilangd: the worker or its program crashed."
+    MISCONFIGURED = 78, "run, replay, multilangd: the configuration or an AWS resource is wrong."
 
     def __new__(cls, code: int, meaning: str) -> ExitCode:
         member = int.__new__(cls, code)

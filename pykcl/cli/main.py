@@ -26,6 +26,7 @@ SECTIONS = {
     },
     "Run a worker": {
         "run": "Run a record processor as a worker of a fleet.",
+        "replay": "Process a part of a stream again, and end.",
     },
     "Inspect and change a fleet": {
         "leases": "List, describe, release and prune the leases of a fleet.",

@@ -128,6 +128,11 @@ ACCEPT_POLLING = click.option(
     is_flag=True,
     help="Read by polling where Java KCL, by the same .properties file, uses enhanced fan-out.",
 )
+WORKER_ID = click.option(
+    "--worker-id",
+    metavar="NAME",
+    help="Unique name of this worker (default: host, process and a random part).",
+)
 OPTION = click.option(
     "--option",
     "options",
@@ -281,7 +286,7 @@ class _Program:
         return self.words[0]
 
 
-def _grouped_flags(command: Callable[..., None]) -> Callable[..., None]:
+def grouped_flags(command: Callable[..., None]) -> Callable[..., None]:
     """Decorator: hand the flags that are fields of Config to the command as `given`, without those that are not given,
     and those that say how AWS is reached as `access`."""
 
@@ -317,11 +322,7 @@ def _grouped_flags(command: Callable[..., None]) -> Callable[..., None]:
 @ON_ERROR
 @ACCEPT_POLLING
 @lambda_options
-@click.option(
-    "--worker-id",
-    metavar="NAME",
-    help="Unique name of this worker (default: host, process and a random part).",
-)
+@WORKER_ID
 @OPTION
 @_shadow_option(
     "--shadow",
@@ -341,7 +342,7 @@ def _grouped_flags(command: Callable[..., None]) -> Callable[..., None]:
 @service_options
 @processes_option
 @common_options
-@_grouped_flags
+@grouped_flags
 def run(
     target: str | None,
     arguments: tuple[str, ...],

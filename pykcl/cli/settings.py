@@ -293,6 +293,7 @@ class Service:
         """Report the health of the worker that is created in the block. Raises ConfigError and SetupError."""
         if self.member is not None:
             yield self.member.watch
+            self.member.worker_has_ended()
             return
         with self._health() as health:
 

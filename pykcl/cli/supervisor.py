@@ -106,6 +106,11 @@ class Processes:
             return settings
         return replace(settings, config=replace(settings.config, worker_id=self.member.worker_id))
 
+    def with_arguments(self, *more: str) -> Processes:
+        """Return the same, where each process gets these options behind the others, and before what follows `--`."""
+        end = self.arguments.index("--") if "--" in self.arguments else len(self.arguments)
+        return replace(self, arguments=(*self.arguments[:end], *more, *self.arguments[end:]))
+
     def run(self, config: Config, service: Service) -> int:
         """Run as the parent, and return the exit code. Raises ConfigError and SetupError."""
         if self.count is None:
@@ -190,6 +195,10 @@ class Parent:
             if slot.had_worker and code != 0 and self._code == 0:
                 self._code = exit_code_of(code)
             log.info("process ended process=%d code=%d", slot.number, code)
+        elif slot.is_run_over:
+            # The others come to that end, too, or stop here: it is said of all shards.
+            log.info("process ended process=%d code=%d: the run is over", slot.number, code)
+            self._is_ending, self._code = True, exit_code_of(code)
         elif is_final(code, had_worker=slot.had_worker, ever_worked=self._ever_worked):
             log.error(
                 "process ended process=%d code=%d: a new one would end in the same way", slot.number, code
@@ -285,8 +294,9 @@ class Slot:
     """The place of one process, in which one follows the other. Not thread-safe: its owner locks.
 
     number: from 1 on. arguments: of `pykcl`, the verb first. pid, channel: of the running process. starts: number of
-    processes so far. had_worker: the running process has created its worker. is_silent: it has closed its end of the
-    channel. again_at: when the next one may start, of time.monotonic(). code: exit code of the last one.
+    processes so far. had_worker: the running process has created its worker. is_run_over: it says that every shard was
+    read until the end of the run. is_silent: it has closed its end of the channel. again_at: when the next one may
+    start, of time.monotonic(). code: exit code of the last one.
     """
 
     def __init__(self, number: int, worker_id: str, arguments: Sequence[str]) -> None:
@@ -296,6 +306,7 @@ class Slot:
         self.channel: socket.socket | None = None
         self.starts = 0
         self.had_worker = False
+        self.is_run_over = False
         self.is_silent = False
         self.again_at = 0.0
         self.code: int | None = None
@@ -330,7 +341,7 @@ class Slot:
                 raise
         ours.setblocking(False)
         self.channel = ours
-        self.had_worker, self.is_silent, self.code = False, False, None
+        self.had_worker, self.is_run_over, self.is_silent, self.code = False, False, False, None
         self._unread, self._stops_sent = b"", 0
         self._answers, self._asked = {}, {}
         log.info("process started process=%d pid=%d worker_id=%s", self.number, self.pid, self.worker_id)
@@ -414,6 +425,8 @@ class Slot:
             self._answers[sent["answer"]] = sent["value"]
         elif "worker" in sent:
             self.had_worker = True
+        elif "over" in sent:
+            self.is_run_over = True
 
     def _send(self, what: Mapping[str, Any]) -> None:
         if self.channel is None:

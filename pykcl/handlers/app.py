@@ -117,7 +117,8 @@ class App:
         return function
 
     def run(self) -> None:
-        """Read all streams until SIGTERM, SIGINT, or the end of one worker; then stop all. Raises as `Worker.run`."""
+        """Read all streams until SIGTERM, SIGINT or a failure of one worker, and then stop all; or until each one has
+        come to its `until`. Raises as `Worker.run`."""
         made = [
             Worker(each.application, stream=each.stream, processor=each.processor, **each.options)
             for each in streams_of(self)

@@ -45,16 +45,19 @@ class Context:
 
     record: the record at hand; None if the function is called with a batch. batch: the whole batch that was delivered.
     attempt: 1, 2, … for the same record, the same batch, or the end of the same window, in this process. fencing_token:
-    as in InitializationInput.
+    as in InitializationInput. is_replay: likewise.
     """
 
-    __slots__ = ("attempt", "batch", "fencing_token", "record")
+    __slots__ = ("attempt", "batch", "fencing_token", "is_replay", "record")
 
-    def __init__(self, record: Record | Any, batch: Batch, attempt: int, fencing_token: int) -> None:
+    def __init__(
+        self, record: Record | Any, batch: Batch, attempt: int, fencing_token: int, is_replay: bool = False
+    ) -> None:
         self.record = record
         self.batch = batch
         self.attempt = attempt
         self.fencing_token = fencing_token
+        self.is_replay = is_replay
 
     @property
     def shard_id(self) -> str:
@@ -476,12 +479,12 @@ class FunctionProcessor(RecordProcessor):
         self.handler_name = made.name
         self.windows = None if made.window is None else ShardWindows(made.window, PICKLED)
         self.records_filtered = 0
-        self._fencing_token = 0
+        self._fencing_token, self._is_replay = 0, False
         self._failed: _Key | None = None
         self._failures = 0
 
     def initialize(self, init: InitializationInput) -> None:
-        self._fencing_token = init.fencing_token
+        self._fencing_token, self._is_replay = init.fencing_token, init.is_replay
 
     def process_records(self, batch: Batch) -> None:
         """Raises StoppedAt, or for a function of batches what it raises, and NotDecoded."""
@@ -603,7 +606,7 @@ class FunctionProcessor(RecordProcessor):
         """Call the function with its Window, and with its Context if it takes one."""
         surroundings: list[tuple[str | None, Any]] = [(self._plan.window_as, window)]
         if self._plan.context_as is not None:
-            context = Context(None, batch, attempt, self._fencing_token)
+            context = Context(None, batch, attempt, self._fencing_token, self._is_replay)
             surroundings.append((self._plan.context_as, context))
         named = {name: each for name, each in surroundings if name}
         return self._function(value, *(each for name, each in surroundings if not name), **named)
@@ -633,7 +636,7 @@ class FunctionProcessor(RecordProcessor):
         attempt = 1
         if self._failed is not None:
             attempt = self._attempt(_key_of(batch.records if record is None else (record,)))
-        context = Context(record, batch, attempt, self._fencing_token)
+        context = Context(record, batch, attempt, self._fencing_token, self._is_replay)
         if self._plan.context_as:
             return self._function(value, **{self._plan.context_as: context})
         return self._function(value, context)

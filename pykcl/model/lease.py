@@ -56,6 +56,8 @@ class PykclMetadata:
     latest_reset: server time, epoch milliseconds, at which a worker found that somebody had set an old row to LATEST.
     It is gone with the next sequence number.
     consumer: name of the consumer by which that worker reads, with enhanced fan-out; for whoever operates the fleet.
+    until: end of the run that the lease belongs to, epoch milliseconds; None for a run without an end.
+    begin: where a run with an end begins: "TRIM_HORIZON", "LATEST" or a time in ISO 8601 (in the row: `from`).
     extra: keys of later versions, kept as they are.
     """
 
@@ -70,6 +72,8 @@ class PykclMetadata:
     standstill: Standstill | None = None
     latest_done: str | None = None
     consumer: str | None = None
+    until: int | None = None
+    begin: str | None = None
     latest_reset: int | None = None
 
     def after(self, position: Checkpoint) -> PykclMetadata:
@@ -209,12 +213,15 @@ def metadata_for(
     now_millis: int,
     failover_time: float,
     consumer: str | None = None,
+    until: int | None = None,
+    begin: str | None = None,
 ) -> PykclMetadata:
     """The private attribute for a row that the worker `owner` creates or takes.
 
     now_millis: Kinesis' clock, epoch milliseconds. A lease at LATEST counts from then on, unless it has a time whose
     first checkpoint is still to come. Other notes stay: the time of the start, keys of later versions, a standstill
-    that counts. failover_time: of that worker, in seconds. consumer: as in `PykclMetadata`.
+    that counts. failover_time: of that worker, in seconds. consumer, until, begin: as in
+    `PykclMetadata`.
 
     1) An application starts at LATEST, and reads for days; 2) an operator skips its backlog, and writes LATEST into
     the row; 3) by the time of step 1 all that was to be skipped would come again, and more. And the time of step 2
@@ -240,6 +247,8 @@ def metadata_for(
         standstill=lease.standstill,
         latest_done=before.latest_done,
         consumer=consumer,
+        until=until,
+        begin=begin,
         latest_reset=latest_reset,
     )
 

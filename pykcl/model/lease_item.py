@@ -94,6 +94,8 @@ _METADATA_NAMES = (
     "failoverMillis",
     "latestDone",
     "consumer",
+    "until",
+    "from",
     "latestReset",
 )
 _STANDSTILL = "standstill"
@@ -191,6 +193,8 @@ def _metadata_map(metadata: PykclMetadata) -> dict[str, AttributeValue]:
         metadata.failover_millis,
         metadata.latest_done,
         metadata.consumer,
+        metadata.until,
+        metadata.begin,
         metadata.latest_reset,
     )
     written: dict[str, AttributeValue] = {
@@ -445,6 +449,8 @@ def _metadata_without_standstill(content: Mapping[str, AttributeValue]) -> Pykcl
         _short(_digits_of(get("failoverMillis")), _MAX_TIME_DIGITS),
         _short(_text_of(get("latestDone")), MAX_NAME),
         _short(_text_of(get("consumer")), MAX_NAME),
+        _short(_digits_of(get("until")), _MAX_TIME_DIGITS),
+        _short(_text_of(get("from")), MAX_NAME),
         _short(_digits_of(get("latestReset")), _MAX_TIME_DIGITS),
     )
     if len(content) == len(texts) - texts.count(None):
@@ -469,6 +475,8 @@ def _metadata_from(
     failover_millis: str | None,
     latest_done: str | None,
     consumer: str | None,
+    until: str | None,
+    begin: str | None,
     latest_reset: str | None,
 ) -> PykclMetadata:
     """Remembered, because all leases of one worker carry the same metadata."""
@@ -482,5 +490,7 @@ def _metadata_from(
         failover_millis=None if failover_millis is None else int(failover_millis),
         latest_done=latest_done,
         consumer=consumer,
+        until=None if until is None else int(until),
+        begin=begin,
         latest_reset=None if latest_reset is None else int(latest_reset),
     )

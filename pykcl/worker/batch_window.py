@@ -1,15 +1,23 @@
-"""Records that wait for others, so that a batch is larger than what one read of a quiet shard brings."""
+"""Records that wait: for others, so that a batch is larger than what one read of a quiet shard brings; and for their
+turn, where a worker delivers so many a second."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from math import inf
 
+from pykcl.config import Config
 from pykcl.model.record import Record, data_bytes, joined
 from pykcl.runtime import Runtime
 
 MOST_BYTES = 6 * 1024 * 1024
 """Bytes of data at which a batch is delivered, however few its records are. As in Lambda."""
+
+
+def most_in_batch(config: Config) -> int:
+    """Return the most records of one batch; at most those of a second, where a worker delivers so many a second."""
+    most, rate = config.batch_size or config.max_records, config.max_records_per_second
+    return most if rate is None else min(most, max(1, int(rate)))
 
 
 class BatchWindow:
@@ -77,3 +85,23 @@ class BatchWindow:
         self._parts = []
         self._count = self._bytes = 0
         self._due_at = inf
+
+
+class Pace:
+    """The rate at which the shards of a worker deliver, all together. Thread-safe.
+
+    rate: records a second. Turns are given in the order in which they are asked for, and each takes as long as its
+    records may: what was not used before is not made up for by a burst.
+    """
+
+    def __init__(self, rate: float, runtime: Runtime) -> None:
+        self._rate, self._runtime = rate, runtime
+        self._lock = runtime.lock()
+        self._next = runtime.monotonic()
+
+    def turn_of(self, records: int) -> float:
+        """Return the time from which so many records may be delivered, monotonic seconds."""
+        with self._lock:
+            turn = max(self._next, self._runtime.monotonic())
+            self._next = turn + records / self._rate
+            return turn

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from pykcl.config import Config
@@ -10,10 +10,13 @@ from pykcl.errors import FatalError, PyKclError, SetupError
 from pykcl.interfaces import DeadLetterDestination, Events, LeaseTable, Stream
 from pykcl.metrics.host_cpu import HostCpu
 from pykcl.metrics.meter import Meter
-from pykcl.model.lease import Lease, PykclMetadata, metadata_for
+from pykcl.model.lease import Lease, PykclMetadata, Row, metadata_for
 from pykcl.model.shard import consumer_name
+from pykcl.planning.run_end import NO_END, Range, range_of, row_of_another_run
 from pykcl.processor import ProcessorFactory
 from pykcl.runtime import Event, Runtime
+from pykcl.times import format_time
+from pykcl.worker.batch_window import Pace
 from pykcl.worker.failure_tracker import FailureTracker
 from pykcl.worker.fan_out_consumer import FanOutConsumer
 from pykcl.worker.fleet_monitor import FleetMonitor
@@ -23,15 +26,22 @@ from pykcl.worker.prefetch import MemoryBudget
 from pykcl.worker.stream_identity import ExpiredShardCheck, StreamIdentity
 from pykcl.worker.threads import Helpers
 
+_ANOTHER_NAME = "give this run an application of its own"
+_TAKE_APART = (
+    "stop all workers of both, delete the rows of the one (those of a run have `until` in the map `pykcl`), and start "
+    "it as an application of its own"
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Context:
     """Made once by Worker.
 
-    on_fatal: called with an error that the whole worker must stop for. initialized: set once a first round worked, and
+    on_fatal: called with an error that the whole worker must stop for. on_run_over: called when a run that ends by
+    itself has come to its end. initialized: set once a first round worked, and
     whatever was taken in it is read; see `Readiness`. has_taken, has_read: set once a lease was taken or a shard read,
     by any thread. Each is proof that it can work: see `must_stop`. dead_letters: None: given-up records are discarded.
-    consumer: None: records are read by polls.
+    consumer: None: records are read by polls. pace: None: records are delivered as they come.
     """
 
     config: Config
@@ -53,11 +63,13 @@ class Context:
     idle_poller: IdleShardPoller
     processor: ProcessorFactory
     on_fatal: Callable[[Exception], None]
+    on_run_over: Callable[[], None]
     initialized: Event
     has_taken: Event
     has_read: Event
     helpers: Helpers
     dead_letters: DeadLetterDestination | None = None
+    pace: Pace | None = None
     consumer: FanOutConsumer | None = None
 
     def must_stop(self, error: PyKclError, proof: Event) -> bool:
@@ -72,8 +84,47 @@ class Context:
             return True
         return isinstance(error, SetupError) and not (self.initialized.is_set() or proof.is_set())
 
+    @property
+    def run(self) -> Range:
+        """The range of a run that ends by itself; NO_END for another one."""
+        start, until = self.config.start_position, self.config.until_millis
+        if until is None:
+            return NO_END
+        return start.kind if start.at_millis is None else format_time(start.at_millis), until
+
+    def refuse_other_runs(self, rows: Sequence[Row]) -> None:
+        """Raise FatalError if the lease table has rows of a run over another range, or of one without an end."""
+        own = self.run
+        row = row_of_another_run(rows, own)
+        if row is None:
+            return
+        if not isinstance(row, Lease):
+            what, do = "is no lease of pykcl", _ANOTHER_NAME
+        elif range_of(row) == own:
+            what = f"has the owner {row.owner!r}, which is no worker of pykcl"
+            do = _ANOTHER_NAME
+        else:
+            begin, end = range_of(row)
+            what = "is of an application whose run has no end"
+            do = f"{_ANOTHER_NAME}, or leave out until"
+            if end is not None:
+                what = f"is of a run from {begin} until {format_time(end)}"
+                do = (
+                    f"{_ANOTHER_NAME}, or that range"
+                    if own != NO_END
+                    else "give this application another table"
+                )
+            if any(isinstance(one, Lease) and range_of(one) == own for one in rows):
+                # Both began in an empty table, and did not come upon each other in time.
+                what, do = f"{what}, and others are its own", _TAKE_APART
+        raise FatalError(
+            f"Table {self.config.table!r} is not of this run alone: its row {row.key!r} {what}. This worker stops. "
+            f"Do: {do}."
+        )
+
     def metadata_for(self, lease: Lease) -> PykclMetadata:
         """The private attribute for a row this worker creates or takes."""
+        begin, until = self.run
         return metadata_for(
             lease,
             stream=self.identity.description,
@@ -83,4 +134,6 @@ class Context:
             now_millis=self.stream.server_time_millis(),
             failover_time=self.config.failover_time,
             consumer=consumer_name(self.config.consumer, self.config.application) if self.consumer else None,
+            until=until,
+            begin=begin,
         )

@@ -68,7 +68,8 @@ class Leader:
         is reported and left to the next audit: leases are managed without this.
         """
         config, now = self._context.config, self._context.runtime.monotonic()
-        if config.audit_interval == 0 or now < self._next_audit:
+        # The shards that a run with an end has finished leave hash keys that nobody reads.
+        if config.audit_interval == 0 or config.until is not None or now < self._next_audit:
             return False
         self._next_audit = now + config.audit_interval
         if holds_lock is None:

@@ -12,6 +12,8 @@ from pykcl.planning.lease_assignment import Acquisition, Fleet, still_awaited
 from pykcl.planning.lease_view import LeaseView
 from pykcl.planning.lifecycle import State
 from pykcl.planning.read_schedule import backoff
+from pykcl.planning.run_end import is_over
+from pykcl.planning.shard_graph import without_successors
 from pykcl.runtime import Task
 from pykcl.status import Activity
 from pykcl.worker.context import Context
@@ -61,6 +63,8 @@ class LeaseManager:
         self._ended_here: set[str] = set()
         self._left_alone: dict[str, float] = {}
         self._next_steal = 0.0
+        # In the round before: every lease had ended, of a run that ends by itself.
+        self._was_over = False
         self._task: Task | None = None
 
     def start(self) -> None:
@@ -149,6 +153,8 @@ class LeaseManager:
                 self._view, self._sync.shards, holds_lock=holds_lock
             ):
                 self._sync.list_at_once()
+        if self._is_run_over(listing, now):
+            self._context.on_run_over()
         if self._context.fleet.follows:
             self._follow(has_scanned=is_scan_due)
         elif self._membership.is_member:
@@ -158,6 +164,27 @@ class LeaseManager:
         self.readiness.update(self._view, workers, start_is_unfinished=self._sync.start_is_unfinished)
         next_at = min(self._scanner.next_at, self._sync.next_listing, self._next_query, now + 1.0)
         return max(0.01, next_at - self._context.runtime.monotonic())
+
+    def _is_run_over(self, listing: ShardListing | None, now: float) -> bool:
+        """True once a run that ends by itself has read every shard so far. Asks for a listing where that seems so.
+
+        The listing has to be younger than the end of the last lease. 1) A shard is split before the end of the run, and
+        its children get records; 2) its last page still has an iterator, and is 0 behind: it is finished, and
+        has made no leases for its children; 3) a listing from before 1 lacks no lease. Nor does one that lacks a child.
+        """
+        if self._context.config.until is None:
+            return False
+        was_over, self._was_over = self._was_over, is_over(self._view.leases) and not self._view.unreadable
+        if not self._was_over:
+            return False
+        if listing is None or not was_over:
+            self._sync.list_at_once()
+            return False
+        if without_successors(listing.shards):
+            # Asked for again in the round after the next one.
+            self._was_over = False
+            return False
+        return not self._sync.is_needed(listing, now)
 
     @property
     def _view(self) -> LeaseView:
@@ -278,7 +305,10 @@ class LeaseManager:
             self._scanner.busy()
         else:
             mine = busy | {lease.key for lease in self._view.leases.values() if lease.is_ended}
-            if busy and room <= 1:  # else it may be the only one who can take anything
+            # A run with an end is over when another worker has ended the last lease: it must be seen soon.
+            if (
+                busy and room <= 1 and config.until is None
+            ):  # else it may be the only one who can take anything
                 self._scanner.calm(has_all=mine >= self._view.leases.keys())
         for plan in self._in_turn(plans):
             self._start_worker(plan)

@@ -326,6 +326,7 @@ class LeaseWorker:
             checkpointer=ShardCheckpointer(progress, None),
             application=context.config.application,
             stream_arn=context.identity.description.arn,
+            is_replay=context.config.until is not None,
         )
         result = scope.calls.until_it_returns("initialize", self._make_processor, init)
         if result in NOT_RETURNED or scope.processor is None:

@@ -58,6 +58,7 @@ class AppOptions(_Around, total=False):
     region: str | None
     worker_id: str | None
     initial_position: str | datetime
+    until: str | datetime | None
     checkpoint_mode: CheckpointMode
     checkpoint_interval: float
     max_unacked: int
@@ -73,6 +74,7 @@ class AppOptions(_Around, total=False):
     max_leases: int
     max_leases_to_steal_at_one_time: int
     max_records: int
+    max_records_per_second: float | None
     deaggregate: bool
     call_with_empty_batches: bool
     show_errors: bool

@@ -17,6 +17,8 @@ from pykcl.model.record import Record
 from pykcl.model.shard import HashRange
 from pykcl.planning.read_schedule import ALWAYS_KEPT_MILLIS, min_doubtful_gap
 from pykcl.planning.read_schedule import is_near as is_near_trimming
+from pykcl.planning.run_end import records_before
+from pykcl.worker.batch_window import most_in_batch
 from pykcl.worker.context import Context
 from pykcl.worker.stream_identity import denied_once
 
@@ -91,6 +93,7 @@ class ReadingPlace:
         self._doubtful: _DoubtfulPage | None = None
         self._absence = Absence()
         self._is_near = False
+        self._until = context.config.until_millis
 
     @property
     def start(self) -> ReadFrom:
@@ -164,11 +167,11 @@ class ReadingPlace:
         return True
 
     def batches(self, fetched: Fetched) -> Iterator[Sequence[Record]]:
-        """The user records of a page, in batches."""
+        """The user records of a page that the run is to deliver, in batches."""
         config = self._context.config
         return batches_of(
-            fetched.records,
-            config.batch_size or config.max_records,
+            fetched.records if self._until is None else records_before(fetched.records, self._until),
+            most_in_batch(config),
             self._hash_range,
             after=self.after,
             on_refused=self._aggregate_refused,
@@ -205,6 +208,12 @@ class ReadingPlace:
         self._expects_checkpointed_record = False
         if first != self.after.sequence_number:
             self._report_loss(first)
+
+    def left(self) -> None:
+        """Note that the shard is read no further. The record of the checkpoint, unless it came, was trimmed."""
+        if self._expects_checkpointed_record:
+            self._expects_checkpointed_record = False
+            self._report_loss(None)
 
     def _report_loss(self, first: str | None) -> None:
         """Report lost records. first: the sequence number at which reading continues; None if nothing is left."""

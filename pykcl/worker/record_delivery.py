@@ -16,11 +16,12 @@ from pykcl.model.record import Record, data_bytes
 from pykcl.model.shard import range_of_aggregates
 from pykcl.planning.lifecycle import Signal
 from pykcl.planning.read_schedule import SHARD_READ_INTERVAL, PollWindow, backoff
+from pykcl.planning.run_end import is_finished
 from pykcl.processor import Batch, FailedAt, ShutdownRequestedInput
 from pykcl.status import Activity
 from pykcl.worker.ack_delivery import WRITE_EVERY, AckDelivery
 from pykcl.worker.batch_delivery import BatchDelivery
-from pykcl.worker.batch_window import BatchWindow
+from pykcl.worker.batch_window import BatchWindow, Pace, most_in_batch
 from pykcl.worker.checkpointer import ShardCheckpointer
 from pykcl.worker.fallback_reader import FallbackReader
 from pykcl.worker.lane_delivery import STEP, LaneDelivery
@@ -62,6 +63,8 @@ class RecordDelivery:
         self._began_at, self._batches, self._has_checked = lease.checkpoint, 0, False
         config = context.config
         self._behind: int | None = None
+        # Kinesis' clock when the last page came: the next one is requested later.
+        self._until, self._paged_at = config.until_millis, context.stream.server_time_millis()
         self._failed_checkpoints, self._checkpoint_again_at = 0, 0.0
         self._policies = BatchDelivery(scope, self._settle) if config.has_policies else None
         self._acking: AckDelivery | None = None
@@ -94,9 +97,7 @@ class RecordDelivery:
                 scope, windows, deliver=self._deliver_parts, write=self._checkpoint_if_due
             )
         self._reader = self._new_reader(lease, reserve)
-        self._window = BatchWindow(
-            config.batch_size or config.max_records, config.batch_window, release, context.runtime
-        )
+        self._window = BatchWindow(most_in_batch(config), config.batch_window, release, context.runtime)
         scope.children, scope.lag = (), None
 
     def _new_reader(
@@ -109,7 +110,7 @@ class RecordDelivery:
         hash_range = range_of_aggregates(
             scope.listed, lease.hash_range, ignores_keys=context.identity.ignores_keys
         )
-        place = ReadingPlace(context, lease.key, hash_range, first, after)
+        self._place = place = ReadingPlace(context, lease.key, hash_range, first, after)
         if consumer is None:
             return ShardReader(context, lease.key, place, scope.iterator, reserve)
         push = partial(PushReader, context, consumer, self._held, place, scope.wake, reserve)
@@ -255,11 +256,12 @@ class RecordDelivery:
             signal = self._gather(records) if self._gathers else self._deliver(records, self._behind)
             if signal is not None:
                 return signal
-        if page.is_last and (signal := self._deliver_gathered()) is not None:
+        is_last = page.is_last or self._is_finished_by(page)
+        if is_last and (signal := self._deliver_gathered()) is not None:
             return signal
         if is_empty and self._behind == 0 and not self._window:
             self._scope.gets_on()
-        if is_empty and not page.is_last and (signal := self._after_nothing(page)) is not None:
+        if is_empty and not is_last and (signal := self._after_nothing(page)) is not None:
             return signal
         pause = self._reader.finish(page, self._kept if page.fetched.records else self._window.reserve)
         # 1) A table refuses for a while; 2) pages come several times a second, and a window gathers them: none is
@@ -267,10 +269,24 @@ class RecordDelivery:
         if self._context.runtime.monotonic() >= self._checkpoint_again_at:
             self._checkpoint_if_due()
         self._page.ended()
-        if page.is_last:
+        if is_last:
+            self._place.left()
             self._scope.children = self._reader.children
             return Signal.DRAINED
         return self._rest(pause)
+
+    def _is_finished_by(self, page: Page) -> bool:
+        """Return True if the run ends somewhere, and the page shows that the shard has no more records before that."""
+        if self._until is None:
+            return False
+        requested_after, now = self._paged_at, self._context.stream.server_time_millis()
+        self._paged_at = now - round((self._context.runtime.monotonic() - page.answered_at) * 1000)
+        return is_finished(
+            page.fetched.records,
+            page.fetched.millis_behind_latest,
+            until=self._until,
+            requested_after=requested_after,
+        )
 
     def _is_window_over(self, millis_behind: int | None, answered_at: float) -> bool:
         return self._windows is not None and self._windows.is_due(millis_behind, answered_at)
@@ -360,6 +376,9 @@ class RecordDelivery:
         config = self._context.config
         if config.call_with_empty_batches or self._is_of_no_use:
             return None
+        if self._until is not None and self._context.stream.server_time_millis() >= self._until:
+            # It may show that the shard is finished.
+            return None
         if config.checkpoint_mode != "manual" and self._progress.owed() is not None:
             return None
         if self._is_window_over(answer[0].millis_behind_latest, answer[1]):
@@ -372,8 +391,20 @@ class RecordDelivery:
         return following
 
     def _deliver(self, records: Sequence[Record], millis_behind: int | None) -> Signal | None:
+        if self._context.pace is not None and self._waits_for_its_turn(self._context.pace, len(records)):
+            return Signal.STOP
         deliver = self._deliver_parts if self._windows is None else self._windows.deliver
         return deliver(records, millis_behind)
+
+    def _waits_for_its_turn(self, pace: Pace, records: int) -> bool:
+        """Wait until so many records may be delivered; return True if reading is to end meanwhile."""
+        now = self._context.runtime.monotonic
+        turn = pace.turn_of(records)
+
+        def left() -> float:
+            return turn - now()
+
+        return self._scope.sleep(left) if self._acking is None else self._acking.sleep(left)
 
     def _deliver_parts(self, records: Sequence[Record], millis_behind: int | None) -> Signal | None:
         last = records[-1].position

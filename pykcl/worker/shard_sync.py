@@ -16,7 +16,7 @@ from pykcl.events import (
     StartingAtLatest,
     UnreadShardLost,
 )
-from pykcl.interfaces import Applied, Unknown
+from pykcl.interfaces import Applied, Rejected, Unknown
 from pykcl.metrics import catalog
 from pykcl.model import lease_writes
 from pykcl.model.checkpoint import AT_TRIM_HORIZON, LATEST, Checkpoint, ReadFrom
@@ -298,7 +298,10 @@ def create_lease(
     *,
     is_wanted: Callable[[], bool] = lambda: True,
 ) -> bool:
-    """Put one row if its key is free; return whether this call did. Raises TemporaryError, SetupError.
+    """Put one row if its key is free; return whether this call did.
+
+    Raises TemporaryError, SetupError, and FatalError if the row that is there is of another run: of two that begin in
+    an empty table at once the one that puts the first row goes on, as both put the rows in one order.
 
     what: the operation it is measured as. is_wanted: as of `WriteGate.passed`.
     """
@@ -314,6 +317,9 @@ def create_lease(
             raise TemporaryError(
                 f"The lease table did not answer to the creation of {lease.key}: {answer.cause}"
             )
+    present = answer.row if isinstance(answer, Rejected) else answer.lease
+    if present is not None:
+        context.refuse_other_runs([present])
     # An identical row that a peer put a moment earlier serves as well; the name in its note says whose it is.
     metadata = answer.lease.metadata if isinstance(answer, Applied) and answer.lease else None
     if metadata is None or metadata.owner != context.worker_id:
@@ -541,7 +547,8 @@ class LeaseCleaner:
         """One pass, if it is due. Raises TemporaryError, SetupError."""
         context = self._context
         now = context.runtime.monotonic()
-        if context.config.cleanup_interval == 0 or now < self._next_pass:
+        # The rows of a run with an end show how far it came, until somebody removes its table.
+        if context.config.cleanup_interval == 0 or context.config.until is not None or now < self._next_pass:
             return
         self._next_pass = now + context.config.cleanup_interval * context.runtime.random().uniform(0.9, 1.1)
         gone = self._ask(garbage_candidates(view.leases, self._listing, context.identity.description))

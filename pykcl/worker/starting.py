@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -12,10 +12,13 @@ from pykcl.events import StillStarting, TableCreated
 from pykcl.interfaces import DeadLetterDestination, Events, LeaseTable, Stream
 from pykcl.metrics.host_cpu import HostCpu
 from pykcl.metrics.meter import Meter
+from pykcl.model.lease import Lease, Row
 from pykcl.planning.read_schedule import backoff
 from pykcl.processor import ProcessorFactory
 from pykcl.runtime import Event, Runtime
 from pykcl.status import Activity
+from pykcl.times import format_time
+from pykcl.worker.batch_window import Pace
 from pykcl.worker.context import Context
 from pykcl.worker.failure_tracker import FailureTracker
 from pykcl.worker.fan_out_consumer import FanOutConsumer
@@ -47,6 +50,7 @@ class Start:
     held: HeldLeases
     processor: ProcessorFactory
     on_fatal: Callable[[Exception], None]
+    on_run_over: Callable[[], None]
     pulse: ThreadHeartbeat
     stop_asked: Event
     cpu: HostCpu
@@ -97,19 +101,36 @@ class Start:
             ),
             processor=self.processor,
             on_fatal=self.on_fatal,
+            on_run_over=self.on_run_over,
             initialized=runtime.event(),
             has_taken=runtime.event(),
             has_read=runtime.event(),
             helpers=self.helpers,
             dead_letters=self.dead_letters,
+            pace=Pace(rate, runtime) if (rate := config.max_records_per_second) else None,
             consumer=consumer,
         )
         scan = self._until_it_works(Activity.READING_TABLE, context.fleet.scan)
         if scan is None:
             return None
         context.identity.refuse_foreign_leases(scan.rows)
+        self._refuse_other_runs(context, scan.rows)
         context.fleet.join(scan.rows)
         return context
+
+    def _refuse_other_runs(self, context: Context, rows: Sequence[Row]) -> None:
+        """Raise FatalError for rows of another run, SetupError for a run that would begin now, at LATEST, behind its
+        end. One that has begun goes on."""
+        context.refuse_other_runs(rows)
+        until, now = self.config.until_millis, self.stream.server_time_millis()
+        is_new = self.config.start_position.kind == "LATEST" and not any(
+            isinstance(row, Lease) for row in rows
+        )
+        if until is not None and is_new and until <= now:
+            raise SetupError(
+                f"until={format_time(until)} is over: no record lies between a start at LATEST, now, and that. "
+                "Do: say an earlier initial_position, or a later end."
+            )
 
     def _refuse_unmeasured_cpu(self) -> None:
         """Raise SetupError if the CPU is to be reported and cannot be: refused later, the leases would have no leader.

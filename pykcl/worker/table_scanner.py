@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Sequence
 
 from pykcl.events import InvalidLeaseRow
 from pykcl.metrics import catalog
@@ -203,8 +203,13 @@ class TableScanner:
         """Read units that were spent faster than `READ_UNITS_PER_SECOND`."""
         return max(0.0, self._debt - (now - self.scanned_at) * READ_UNITS_PER_SECOND)
 
-    def _own(self, rows: Iterable[Row]) -> tuple[list[Row], set[str]]:
-        """Return the rows but for leases of other streams, and the keys of rejected ones, each reported once."""
+    def _own(self, rows: Sequence[Row]) -> tuple[list[Row], set[str]]:
+        """Return the rows but for leases of other streams, and the keys of rejected ones, each reported once.
+
+        Every scan is checked for rows of other runs: 1) two begin in a table without rows, or a run and an application;
+        2) one puts its rows; 3) the other would take them for its own. Raises FatalError.
+        """
+        self._context.refuse_other_runs(rows)
         own: list[Row] = []
         refused: set[str] = set()
         for row in rows:

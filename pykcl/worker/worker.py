@@ -189,7 +189,8 @@ class Worker:
     # -- running -----------------------------------------------------------------------------------------------
 
     def run(self, *, tune_gc: bool = True) -> None:
-        """Work until `stop()`, SIGTERM or SIGINT; then finish, checkpoint and release.
+        """Work until `stop()`, SIGTERM or SIGINT, or until every shard was read as far as the option `until` says; then
+        finish, checkpoint and release.
 
         A second signal, a second later or more, does not wait for calls of the processor that run.
 
@@ -324,6 +325,7 @@ class Worker:
         self._stopped = self._runtime.event()
         self._forced = self._runtime.event()
         self._failure: Exception | None = None
+        self._has_reached_end = False
         self._manager: LeaseManager | None = None
         self._parts: WorkerThreads | None = None
         self._signals = StopSignals(self._stop_asked.set, self._runtime.monotonic)
@@ -480,7 +482,9 @@ class Worker:
 
     @property
     def _cause(self) -> str:
-        return type(self._failure).__name__ if self._failure else "asked to"
+        if self._failure:
+            return type(self._failure).__name__
+        return "every shard was read as far as until" if self._has_reached_end else "asked to"
 
     def status(self) -> WorkerStatus:
         """Snapshot of the current state: threads, leases, positions, lag, failures. Cheap, from any thread."""
@@ -541,6 +545,7 @@ class Worker:
             held=self._held,
             processor=self._processor,
             on_fatal=self._fail,
+            on_run_over=self._run_is_over,
             pulse=self._reporter.starting,
             stop_asked=self._stop_asked,
             cpu=HostCpu(self._host(), self._runtime),
@@ -590,6 +595,11 @@ class Worker:
         """Called by any thread that found a reason to stop the whole worker. The first one counts."""
         self._begin_to_end(error)
 
+    def _run_is_over(self) -> None:
+        """Called once every shard was read as far as `until`."""
+        self._has_reached_end = True
+        self._begin_to_end()
+
     @property
     def _is_left(self) -> bool:
         """True for a worker that runs."""
@@ -632,9 +642,9 @@ class Worker:
 
 
 def run_together(workers: Sequence[Worker], *, tune_gc: bool = True) -> None:
-    """Run several workers in this process, as `Worker.run` does one; stop all when one of them ends.
+    """Run several workers in this process, as `Worker.run` does one; stop all when one of them fails or is stopped.
 
-    A signal is one for each of them. Raises what stopped the first one.
+    One that has come to its `until` ends alone. A signal is one for each of them. Raises what stopped the first one.
     """
     if len(workers) == 1:
         workers[0].run(tune_gc=tune_gc)
@@ -664,7 +674,8 @@ def run_together(workers: Sequence[Worker], *, tune_gc: bool = True) -> None:
         while True:
             # Before everything is read: 1) all is read; 2) news comes; 3) it is cleared, and waited for.
             news.clear()
-            times = max(signals.count, min(1, len(ended)))
+            must_stop = bool(errors) or not all(worker._has_reached_end for worker in ended)
+            times = max(signals.count, int(must_stop))
             if len(ended) == len(workers):
                 break
             for worker in workers if times else ():

@@ -230,6 +230,16 @@ def test_a_member_passes_on_what_the_parent_was_asked(pair):
     assert pair.worker._signals.count == 2
 
 
+@pytest.mark.parametrize(
+    ("is_over", "said"), [(True, {"over": True}), (False, {"answer": "x", "value": None})]
+)
+def test_a_member_says_that_the_run_is_over_and_not_that_it_was_stopped(pair, is_over, said):
+    pair.worker._has_reached_end = is_over
+    pair.member.worker_has_ended()
+    pair.tell(ask="x")
+    assert pair.hear() == said
+
+
 def test_what_came_before_the_worker_was_there_is_asked_of_it():
     early = Pair()
     early.member._asked = 2

@@ -22,14 +22,14 @@ HEAD = ("ours", "KCL's", "environment", "default", "since", "meaning")
 
 SINCE = dict.fromkeys(
     (
-        "application", "stream", "table_name", "region", "worker_id", "initial_position", "checkpoint_mode", "checkpoint_interval", "max_unacked",
+        "application", "stream", "table_name", "region", "worker_id", "initial_position", "until", "checkpoint_mode", "checkpoint_interval", "max_unacked",
         "on_error", "retry_timeout", "failover_time", "max_leases", "max_leases_to_steal_at_one_time", "max_records",
         "call_with_empty_batches", "idle_time_between_reads", "max_buffered_bytes", "http_transport", "record_encoding", "shard_sync_interval", "parent_shard_poll_interval",
         "cleanup_interval", "audit_interval", "audit_confidence_threshold", "shutdown_grace", "processor_warn_after",
         "processor_timeout", "show_errors", "create_table", "table_deletion_protection", "point_in_time_recovery", "lease_scan_mode", "coordinator_state_table",
         "fleet_mode", "worker_metrics_interval", "worker_metrics", "worker_metrics_table", "graceful_handoff_timeout", "rescue", "leader", "metrics", "metrics_level", "metrics_dimensions", "metrics_namespace", "metrics_buffer_time",
         "metrics_queue_size", "batch_size", "batch_window", "max_attempts", "bisect", "max_record_age", "dead_letters",
-        "dead_letters_in_a_row", "deaggregate", "retrieval", "consumer", "register_consumer", "fanout_transport",
+        "dead_letters_in_a_row", "max_records_per_second", "deaggregate", "retrieval", "consumer", "register_consumer", "fanout_transport",
     ),
     "0.1.0",
 )  # fmt: skip

@@ -39,7 +39,7 @@ def ids(blocks):
 
 def test_there_are_blocks_of_every_language_on_the_pages():
     assert {block.language for block in BLOCKS} == LANGUAGES
-    assert len(PAGES) == 24
+    assert len(PAGES) == 25
     assert len(PYTHON) >= 8
     assert len([block for block in BLOCKS if block.language == "console"]) >= 15
 

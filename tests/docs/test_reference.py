@@ -103,6 +103,7 @@ def test_every_option_can_be_set_by_its_environment_variable():
         "application": "orders-app",
         "stream": "orders",
         "processor_timeout": "90",
+        "max_records_per_second": "50",
         "idle_time_between_reads": "0.5",
         "region": "eu-west-1",
     }
@@ -190,6 +191,8 @@ def test_the_private_map_has_exactly_the_keys_of_the_table():
         owner="w1",
         latest_from=1,
         latest_done="7",
+        until=9,
+        begin="LATEST",
         latest_reset=9,
         consumer="app",
         standstill=standing,

@@ -6,10 +6,12 @@ import subprocess
 import sys
 import threading
 import time
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from pykcl import App, ConfigError, SetupError, handler
+from pykcl import App, ConfigError, ProcessorFailed, SetupError, handler
+from pykcl.events import WorkerStopped
 from pykcl.handlers.functions import processor_of, takes_records
 from pykcl.testing import run_processor
 from pykcl.worker.worker import Worker
@@ -241,6 +243,23 @@ def test_all_stop_when_one_is_stopped(kinesis):
     with pytest.raises(Exception, match=r"process_records raised ValueError at test_app\.py:"):
         app.run()
     assert stopped == [True]
+
+
+def test_a_stream_that_was_read_to_its_end_does_not_stop_another_one(kinesis):
+    app, now = an_app(kinesis), datetime.now(UTC)
+
+    def put_after_the_end(event):
+        if isinstance(event, WorkerStopped):
+            kinesis.put("payments", {"id": 1})
+
+    app.stream("orders", until=now - timedelta(minutes=1), on_event=put_after_the_end)(ignore)
+
+    @app.stream("payments", application="payments-app", until=now + timedelta(hours=1), on_error="raise")
+    def on_payment(payment: dict) -> None:
+        raise ValueError
+
+    with pytest.raises(ProcessorFailed, match=r"process_records raised ValueError at test_app\.py:"):
+        app.run()
 
 
 def test_a_start_that_fails_starts_no_worker_and_calls_no_stop(kinesis):

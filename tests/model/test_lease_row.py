@@ -115,6 +115,8 @@ def test_a_full_row_of_ours_round_trips():
             {"later": {"BOOL": True}},
             "3f2a",
             10_000,
+            until=1_700_000_000_002,
+            begin="TRIM_HORIZON",
         ),
         throughput="1.5",
     )

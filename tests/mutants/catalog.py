@@ -25,6 +25,7 @@ from tests.mutants.of_producers import PRODUCERS
 from tests.mutants.of_pushes import PUSHES
 from tests.mutants.of_reading import READING
 from tests.mutants.of_rows import ROWS
+from tests.mutants.of_runs import RUNS
 from tests.simulation.course import Mode, run_simulation
 
 
@@ -36,7 +37,7 @@ def _number(mutant: Mutant) -> tuple[str, int, str]:
 MUTANTS = {
     mutant.name: mutant
     for mutant in sorted(
-        (*ROWS, *BELIEF, *READING, *FLEETS, *POLICIES, *NATIVE, *ACKS, *INPUT, *PUSHES, *PRODUCERS),
+        (*ROWS, *BELIEF, *READING, *FLEETS, *POLICIES, *NATIVE, *ACKS, *INPUT, *PUSHES, *PRODUCERS, *RUNS),
         key=_number,
     )
 }

@@ -70,6 +70,13 @@ def test_a_simulation_of_pushed_records_breaks_no_guarantee(seed):
 
 
 @pytest.mark.parametrize(
+    "seed", [*FIXED[:3], *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(980_000, 980_025))]
+)
+def test_a_simulation_of_a_run_with_an_end_breaks_no_guarantee(seed):
+    _must_be_kept(seed, Mode.UNTIL)
+
+
+@pytest.mark.parametrize(
     "seed",
     [
         *FIXED,

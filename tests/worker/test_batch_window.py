@@ -149,3 +149,46 @@ def page(count, size=100):
 def test_a_window_that_cannot_be_is_refused(window):
     with pytest.raises(ConfigError, match="batch_window"):
         Config(application="orders-app", stream="orders", batch_window=window)
+
+
+# -- the pace ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("options", [{}, {"batch_window": 3.0}, {"checkpoint_mode": "ack"}], ids=str)
+def test_a_worker_delivers_no_more_records_a_second_than_it_may_over_all_its_shards(new_fleet, options):
+    fleet, seen = new_fleet(shards=3), []
+    put = fleet.put(300)
+
+    def note(batch):
+        seen.append((fleet.simulation.now, len(batch)))
+        for record in batch if batch.acks is not None else ():
+            batch.ack(record)
+
+    fleet.start(
+        "w1",
+        processor=lambda: RecordingProcessor("w1", fleet.ledger, note),
+        max_records_per_second=20,
+        **options,
+    )
+    fleet.wait_delivered(put)
+    assert max(size for _, size in seen) <= 20
+    for index, (first, _) in enumerate(seen):
+        during = [size for at, size in seen[index:] if at < first + 5.0]
+        assert sum(during) <= 5 * 20 + 20, (
+            "five seconds' records, and the batch that began in the last of them"
+        )
+    seconds = seen[-1][0] - seen[0][0]
+    assert 14.0 <= seconds <= 20.0
+    assert fleet.ledger.duplicates == 0
+
+
+def test_a_shard_that_waits_for_its_turn_is_released_at_once_by_a_stop(new_fleet):
+    fleet = new_fleet(shards=1)
+    fleet.put(10)
+    worker = fleet.start("w1", max_records_per_second=0.01)
+    fleet.wait(lambda: fleet.ledger.delivered)
+    began = fleet.simulation.now
+    worker.stop()
+    assert fleet.simulation.now < began + 2.0
+    assert set(fleet.owners().values()) == {None}
+    assert len(fleet.ledger.delivered) == 1
