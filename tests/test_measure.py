@@ -15,7 +15,7 @@ SIZES = {
     "files of pykcl/": 322,
     "lines of pykcl/": 82_500,
     "lines of the core": 35_400,
-    "lines of tests/": 128_700,
+    "lines of tests/": 129_000,
 }
 """Sizes that may not be exceeded. A change that needs more raises the number here and gives the reason in its message."""
 
