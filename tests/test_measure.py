@@ -15,7 +15,7 @@ SIZES = {
     "files of pykcl/": 324,
     "lines of pykcl/": 83_400,
     "lines of the core": 35_800,
-    "lines of tests/": 130_400,
+    "lines of tests/": 130_600,
 }
 """Sizes that may not be exceeded. A change that needs more raises the number here and gives the reason in its message."""
 

@@ -259,7 +259,9 @@ def test_calls_of_our_clients_are_outside_of_what_traces_the_program(credentials
 
 
 class SegmentNotFoundException(Exception):
-    """As X-Ray's, with AWS_XRAY_CONTEXT_MISSING=RUNTIME_ERROR."""
+    """As X-Ray's, with AWS_XRAY_CONTEXT_MISSING=RUNTIME_ERROR. A worker that meets it does not start."""
+
+    __module__ = "aws_xray_sdk.core.exceptions.exceptions"
 
 
 class Refusing(Wrapper):
