@@ -30,7 +30,7 @@ from pykcl.metrics import catalog
 from pykcl.metrics.catalog import Measure
 from pykcl.model.checkpoint import AT_START_TIMESTAMP, StartPosition
 from pykcl.model.lease import Lease
-from pykcl.planning.run_end import end_of
+from pykcl.planning.run_end import range_of
 from pykcl.runtime import SystemRuntime
 from pykcl.times import format_duration, format_time, millis_of, start_position
 
@@ -259,7 +259,7 @@ def with_end(settings: Settings, until: str) -> Settings:
     begun: str | None = None
     if until == NOW:
         table, stream = services_of(settings)
-        found = [end for lease in leases_of(table) if (end := end_of(lease)) is not None]
+        found = [end for lease in leases_of(table) if (end := range_of(lease)[1]) is not None]
         begun = format_time(found[0] if found else _now(stream))
     config = replace(settings.config, until=begun or until)
     if config.metrics_level == "NONE":

@@ -305,10 +305,9 @@ class LeaseManager:
             self._scanner.busy()
         else:
             mine = busy | {lease.key for lease in self._view.leases.values() if lease.is_ended}
-            # A run with an end is over when another worker has ended the last lease: it must be seen soon.
-            if (
-                busy and room <= 1 and config.until is None
-            ):  # else it may be the only one who can take anything
+            # With more room it may be the only one who can take anything. And a run with an end is over when another
+            # worker has ended the last lease, which must be seen soon.
+            if busy and room <= 1 and config.until is None:
                 self._scanner.calm(has_all=mine >= self._view.leases.keys())
         for plan in self._in_turn(plans):
             self._start_worker(plan)

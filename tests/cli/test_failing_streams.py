@@ -72,6 +72,12 @@ def _wait(condition, process):
         time.sleep(0.1)
 
 
+def _stops_in_order(process, is_at_work):
+    _wait(is_at_work, process)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(DEADLINE) == 0
+
+
 def _owner(aws):
     """The owner of the lease; None without one."""
     import boto3
@@ -101,9 +107,7 @@ def _answers(port):
 def test_a_worker_works_without_a_place_for_its_log(tmp_path, aws, how):
     words = ("run", "program:Orders", "--app", "orders-app", "--stream", "orders", "--http", "127.0.0.1:0")
     with _started(tmp_path, local_environment(aws.url), *words, out=how, err=how) as process:
-        _wait(lambda: _owner(aws), process)
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(DEADLINE) == 0
+        _stops_in_order(process, lambda: _owner(aws))
     assert _owner(aws) is None
 
 
@@ -112,9 +116,7 @@ def test_a_local_aws_serves_without_a_place_for_its_lines(tmp_path, how):
     port = _free_port()
     words = ("local", "--port", str(port), "--stream", "orders:2")
     with _started(tmp_path, {}, *words, out=how, err=how) as process:
-        _wait(lambda: _answers(port), process)
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(DEADLINE) == 0
+        _stops_in_order(process, lambda: _answers(port))
 
 
 @pytest.fixture
@@ -162,9 +164,7 @@ def test_a_daemon_works_without_a_place_for_its_log(tmp_path, aws, how):
     (tmp_path / "app.properties").write_text(DAEMON.format(python=sys.executable, url=aws.url))
     words = ("multilangd", "-p", "app.properties")
     with _started(tmp_path, local_environment(aws.url), *words, out=how, err=how) as process:
-        _wait(lambda: _owner(aws), process)
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(DEADLINE) == 0
+        _stops_in_order(process, lambda: _owner(aws))
     assert _owner(aws) is None
 
 
@@ -172,9 +172,7 @@ def test_a_daemon_works_without_a_place_for_its_log(tmp_path, aws, how):
 def test_a_page_is_served_without_a_place_for_its_address(tmp_path, aws, table, how):
     words = ("ui", "--app", "orders-app", "--bind", f"127.0.0.1:{(port := _free_port())}")
     with _started(tmp_path, local_environment(aws.url), *words, out=how, err=how) as process:
-        _wait(lambda: _answers(port), process)
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(DEADLINE) == 0
+        _stops_in_order(process, lambda: _answers(port))
 
 
 LAG = ("lag", "--app", "orders-app", "--stream", "orders", "--watch=0.2s")

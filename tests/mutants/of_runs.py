@@ -5,6 +5,7 @@ from __future__ import annotations
 from math import inf
 
 from pykcl.cli import replay
+from pykcl.planning.run_end import NO_END
 from pykcl.testing.simulation import Guarantee
 from pykcl.worker import context, lease_manager, reading_place, record_delivery
 from pykcl.worker.lease_manager import LeaseManager
@@ -42,7 +43,7 @@ def never_over(patch: Patch) -> None:
 
 
 def a_run_that_was_begun_has_no_end(patch: Patch) -> None:
-    patch.replace(replay, "end_of", lambda _: lambda lease: None)
+    patch.replace(replay, "range_of", lambda _: lambda lease: NO_END)
 
 
 def a_listing_that_lacks_children_counts(patch: Patch) -> None:
