@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from benchmarks.simulated_fleets import RunningFleet, quiet
+from pykcl.stores.expressions import item_bytes
 from pykcl.testing.fleet import TABLE
-from pykcl.testing.memory.expressions import item_bytes
 from pykcl.testing.runtime import Simulation
 from tests.java_peer.peer import JavaPeer, java_peer
 

@@ -19,10 +19,11 @@ from pykcl.local.stream import ReadSpan
 from pykcl.model.checkpoint import Checkpoint
 from pykcl.model.record import Record
 from pykcl.processor import ProcessorFactory
+from pykcl.stores.expressions import Item
+from pykcl.stores.requests import Params
 from pykcl.testing.fleet import STREAM, TABLE, Fleet
 from pykcl.testing.input_records import InputRecord, checked_records, names_in, put_all, refuse_number
-from pykcl.testing.memory.dynamodb import Change, Fault, Params, throttled, timed_out, unreachable
-from pykcl.testing.memory.expressions import Item
+from pykcl.testing.memory.dynamodb import Change, Fault, throttled, timed_out, unreachable
 from pykcl.testing.recorder import Call, RecordedLetters, Recorder, id_of
 from pykcl.testing.result import Result, RunFailed, refuse_unfinished
 from pykcl.testing.runtime import EPOCH_MILLIS, Simulation

@@ -22,6 +22,7 @@ from stream_backend import KinesisLocalBackend, ModelBackend, WireBackend
 from verify_account import Account
 
 from pykcl.local.server import LocalAws
+from pykcl.stores.sqlite import SQLiteLeaseTable
 from pykcl.testing.memory.dynamodb import MemoryDynamoDB
 
 FIXTURES = {"service": "lease tables", "streams": "streams"}
@@ -109,6 +110,11 @@ def local_aws():
 @pytest.fixture(scope="session")
 def local_aws_client(local_aws):
     return local_client("dynamodb", local_aws.url)
+
+
+@pytest.fixture(scope="session")
+def sqlite_client(tmp_path_factory):
+    return SQLiteLeaseTable(tmp_path_factory.mktemp("store") / "leases.db")
 
 
 @pytest.fixture(scope="session")

@@ -13,6 +13,7 @@ HEAD = "| over | differs from AWS | why it stands | cases |"
 
 BACKENDS = {
     "memory": "in-memory",
+    "sqlite": "SQLite file",
     "local_aws": "local AWS (moto)",
     "local_aws_lean": "same, direct",
     "dynalite": "dynalite",
@@ -32,10 +33,10 @@ LEAN = "local_aws_lean"
 AWS = "aws"
 """The account of --aws-prefix, in place of all others."""
 SUITES = {
-    "lease tables": ("memory", "local_aws", LEAN, "dynalite"),
+    "lease tables": ("memory", "sqlite", "local_aws", LEAN, "dynalite"),
     "streams": ("model", *WIRES, "kinesis_local"),
 }
-OURS = ("memory", "model", *WIRES)
+OURS = ("memory", "sqlite", "model", *WIRES)
 FROM_NPM = ("dynalite", "kinesis_local")
 SLOW = (LEAN, "wire_boto3", "wire_json")
 """The same emulators as others, over another transport."""

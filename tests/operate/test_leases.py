@@ -9,8 +9,8 @@ from pykcl.model.checkpoint import AT_LATEST
 from pykcl.model.lease import PendingCheckpoint
 from pykcl.model.shard import ShardListing
 from pykcl.operate.leases import plan_prune, plan_release, prune, release
+from pykcl.stores.expressions import aws_error
 from pykcl.testing.memory.dynamodb import Fault
-from pykcl.testing.memory.expressions import aws_error
 from pykcl.testing.memory.stream import MemoryStream
 
 

@@ -44,9 +44,9 @@ from pykcl.local.server import LocalAws
 from pykcl.model.kpl import MAGIC, aggregate
 from pykcl.model.lease import Lease
 from pykcl.model.lease_writes import parse_row
+from pykcl.stores.expressions import aws_error
 from pykcl.testing.fleet import STREAM, TABLE, Fleet, RecordingProcessor
 from pykcl.testing.memory.dynamodb import Fault
-from pykcl.testing.memory.expressions import aws_error
 from pykcl.testing.runtime import Simulation
 
 QUOTING = f"{PAYLOAD} {PARTITION_KEY} x-amz-security-token:{TOKEN} {ACCESS_KEY}/{SECRET} {STATE}"

@@ -13,8 +13,9 @@ from pykcl.local.request_log import ROW_WRITES
 from pykcl.local.shards import HOUR_MILLIS
 from pykcl.model.checkpoint import ReadFrom
 from pykcl.model.shard import ShardListing, StreamDescription
+from pykcl.stores.requests import Params
 from pykcl.testing.fleet import SwitchingClient
-from pykcl.testing.memory.dynamodb import MemoryDynamoDB, Params
+from pykcl.testing.memory.dynamodb import MemoryDynamoDB
 from pykcl.testing.simulation.service_faults import FaultyStream, SlowPage, StaleScan, kind_of_write
 from tests.simulation.checkers.observer import Observer
 

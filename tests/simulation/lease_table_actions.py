@@ -13,9 +13,10 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from pykcl.errors import NativeFleet, SetupError, TableGone
+from pykcl.stores.expressions import Item
+from pykcl.stores.requests import Table
 from pykcl.testing.fleet import TABLE
-from pykcl.testing.memory.dynamodb import Change, Table
-from pykcl.testing.memory.expressions import Item
+from pykcl.testing.memory.dynamodb import Change
 from pykcl.testing.simulation.chaos import Producer
 from pykcl.testing.simulation.delivery import AT_LATEST, END, FIRST, LIBRARY, checkpoint_position
 from pykcl.testing.simulation.guarantees import Guarantee

@@ -16,9 +16,10 @@ from pykcl.errors import PyKclError, StopTimedOut
 from pykcl.events import Event
 from pykcl.local.request_log import ROW_WRITES
 from pykcl.model.checkpoint import Checkpoint
+from pykcl.stores.expressions import Item
+from pykcl.stores.requests import Params
 from pykcl.testing.fleet import TABLE
-from pykcl.testing.memory.dynamodb import Change, Fault, Params, failing, throttled, timed_out
-from pykcl.testing.memory.expressions import Item
+from pykcl.testing.memory.dynamodb import Change, Fault, failing, throttled, timed_out
 from pykcl.testing.simulation.delivery import END, checkpoint_position
 from pykcl.testing.simulation.service_faults import StaleScan, kind_of_write
 from pykcl.testing.simulation.world import FAILOVER, Host, WorkerHost, World

@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Collection, Mapping
 
 from pykcl.planning.leader_lock import AMONG_PYKCL
+from pykcl.stores.expressions import Item
 from pykcl.testing.fleet import TABLE
-from pykcl.testing.memory.expressions import Item
 from pykcl.testing.simulation.delivery import END, checkpoint_position
 from pykcl.testing.simulation.guarantees import Guarantee
 from pykcl.testing.simulation.world import FAILOVER, Host

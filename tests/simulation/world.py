@@ -10,8 +10,9 @@ from pykcl.events import DataLost, Event, ThreadsNotStopped
 from pykcl.model.checkpoint import Checkpoint
 from pykcl.model.record import Record
 from pykcl.runtime import Runtime
+from pykcl.stores.requests import Params
 from pykcl.testing.fleet import TABLE
-from pykcl.testing.memory.dynamodb import Change, Fault, Params
+from pykcl.testing.memory.dynamodb import Change, Fault
 from pykcl.testing.runtime import SimTask, Simulation
 from pykcl.testing.simulation.delivery import END, Position, checkpoint_position, position_of
 from pykcl.testing.simulation.guarantees import Guarantee

@@ -14,9 +14,9 @@ from pykcl.events import (
 )
 from pykcl.model.checkpoint import Checkpoint
 from pykcl.model.lease_writes import MAX_PENDING_STATE
+from pykcl.stores.expressions import aws_error
 from pykcl.testing.fleet import STREAM, RecordingProcessor
 from pykcl.testing.memory.dynamodb import Fault
-from pykcl.testing.memory.expressions import aws_error
 
 FIRST, SECOND = "shardId-000000000000", "shardId-000000000001"
 

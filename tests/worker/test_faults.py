@@ -6,9 +6,9 @@ import pytest
 from botocore.exceptions import ReadTimeoutError
 
 from pykcl.events import FailureResolved, FailureStarted, LeaseDoubted, LeaseLost, ReleaseUnacknowledged
+from pykcl.stores.expressions import aws_error
 from pykcl.testing.fleet import STREAM, RecordingProcessor
 from pykcl.testing.memory.dynamodb import Fault
-from pykcl.testing.memory.expressions import aws_error
 from pykcl.testing.runtime import ThreadStruck
 
 

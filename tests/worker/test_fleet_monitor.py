@@ -18,9 +18,9 @@ from pykcl.events import (
 from pykcl.model.checkpoint import AT_TRIM_HORIZON
 from pykcl.model.lease import Lease
 from pykcl.model.lease_writes import to_item
+from pykcl.stores.expressions import aws_error
 from pykcl.testing.fleet import TABLE
 from pykcl.testing.memory.dynamodb import Fault
-from pykcl.testing.memory.expressions import aws_error
 from tests.java_peer.peer import java_peer
 
 COORDINATOR_STATE_TABLE = f"{TABLE}-CoordinatorState"

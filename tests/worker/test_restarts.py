@@ -6,9 +6,9 @@ import pytest
 
 from pykcl.errors import LeaseLostError, ProcessorFailed, RestartShard
 from pykcl.events import LeaseLost, LeaseReleased, LeaseTaken, ProcessorRaised, RetriesExhausted
+from pykcl.stores.expressions import aws_error
 from pykcl.testing.fleet import STREAM, RecordingProcessor
 from pykcl.testing.memory.dynamodb import Fault
-from pykcl.testing.memory.expressions import aws_error
 
 KEY = "shardId-000000000000"
 

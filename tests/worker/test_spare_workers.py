@@ -4,8 +4,8 @@ import pytest
 
 from pykcl.errors import SetupError
 from pykcl.events import FailureResolved, FailureStarted, RetriesExhausted
+from pykcl.stores.expressions import aws_error
 from pykcl.testing.memory.dynamodb import Fault
-from pykcl.testing.memory.expressions import aws_error
 
 REFUSALS = ["AccessDeniedException", "UnrecognizedClientException"]
 

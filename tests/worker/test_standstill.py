@@ -4,9 +4,9 @@ import pytest
 
 from pykcl.events import LeaseReleased, ProcessorTimedOut, RetriesExhausted
 from pykcl.model.checkpoint import AT_TRIM_HORIZON, Checkpoint
+from pykcl.stores.expressions import aws_error
 from pykcl.testing.fleet import EPOCH_MILLIS, STREAM, RecordingProcessor
 from pykcl.testing.memory.dynamodb import Fault
-from pykcl.testing.memory.expressions import aws_error
 
 FIRST = "shardId-000000000000"
 

@@ -307,7 +307,7 @@ class TableRequests:
         answer = self._selector.post(
             transport,
             method,
-            _JSON.encode(named).encode(),
+            ITEM_JSON.encode(named).encode(),
             may_repeat=may_repeat,
             is_page=method == "scan",
             check=refuse_corrupt,
@@ -335,4 +335,4 @@ def _as_base64(value: object) -> str:
     raise TypeError(f"{type(value).__name__} in a request")
 
 
-_JSON: Final = json.JSONEncoder(separators=(",", ":"), default=_as_base64)
+ITEM_JSON: Final = json.JSONEncoder(separators=(",", ":"), default=_as_base64)

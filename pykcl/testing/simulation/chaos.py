@@ -14,9 +14,9 @@ from pykcl.local.shards import HOUR_MILLIS
 from pykcl.model.kpl import aggregate
 from pykcl.model.record import Record
 from pykcl.model.shard import Shard
+from pykcl.stores.requests import Params
 from pykcl.testing.fleet import STREAM, TABLE
 from pykcl.testing.input_records import InputRecord, put_all
-from pykcl.testing.memory.dynamodb import Params
 from pykcl.testing.runtime import SimTask
 from pykcl.testing.simulation.delivery import position_of
 from pykcl.testing.simulation.faults import Faults

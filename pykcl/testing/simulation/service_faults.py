@@ -26,19 +26,9 @@ from pykcl.model.absence import GONE_AFTER
 from pykcl.model.checkpoint import ReadFrom
 from pykcl.model.shard import ShardListing, StreamDescription
 from pykcl.runtime import Runtime
-from pykcl.testing.memory.dynamodb import (
-    Fault,
-    MemoryDynamoDB,
-    Params,
-    absent,
-    denied,
-    failing,
-    segment_of,
-    spread_order,
-    throttled,
-    timed_out,
-)
-from pykcl.testing.memory.expressions import Item, aws_error, copy_item
+from pykcl.stores.expressions import Item, aws_error, copy_item
+from pykcl.stores.requests import Params, segment_of, spread_order
+from pykcl.testing.memory.dynamodb import Fault, MemoryDynamoDB, absent, denied, failing, throttled, timed_out
 from pykcl.testing.memory.stream import LaterPage, MemoryStream
 from pykcl.testing.simulation.faults import Faults
 

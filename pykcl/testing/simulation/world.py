@@ -20,9 +20,10 @@ from pykcl.local.stream import LocalKinesis, ReadSpan
 from pykcl.model.shard import ShardListing
 from pykcl.processor import RecordProcessor
 from pykcl.runtime import Runtime
+from pykcl.stores.expressions import Item
+from pykcl.stores.requests import Params
 from pykcl.testing.fleet import STREAM, TABLE, SwitchingClient
-from pykcl.testing.memory.dynamodb import Change, Fault, MemoryDynamoDB, Params
-from pykcl.testing.memory.expressions import Item
+from pykcl.testing.memory.dynamodb import Change, Fault, MemoryDynamoDB
 from pykcl.testing.runtime import EPOCH_MILLIS, SimTask, Simulation
 from pykcl.testing.simulation.delivery import DeliveryChecker, RecordLog, checkpoint_position
 from pykcl.testing.simulation.faults import Faults

@@ -305,7 +305,7 @@ def test_a_table_that_exists_is_left_as_it_is():
 
 
 def test_recovery_is_asked_for_once_the_table_is_active_and_again_until_it_is_possible():
-    from pykcl.testing.memory.expressions import aws_error
+    from pykcl.stores.expressions import aws_error
 
     unavailable = aws_error("ContinuousBackupsUnavailableException", "CANARY", "UpdateContinuousBackups")
     client = RememberingBackups(unavailable, describes_until_active=1)

@@ -13,8 +13,8 @@ from botocore.awsrequest import AWSResponse
 
 from pykcl.aws.clients import client_config
 from pykcl.local.services import MotoServices
+from pykcl.stores.expressions import copy_item
 from pykcl.testing.memory.dynamodb import Change, Fault, MemoryDynamoDB
-from pykcl.testing.memory.expressions import copy_item
 
 OPERATIONS = {
     "create_table": "CreateTable",

@@ -4,8 +4,8 @@ import pytest
 from fleet_table import NAME, FleetTable, lease, shard
 
 from pykcl.errors import SetupError, WrongTable
+from pykcl.stores.expressions import aws_error
 from pykcl.testing.memory.dynamodb import Fault
-from pykcl.testing.memory.expressions import aws_error
 
 
 def denied(operation_name):

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from enum import Enum, auto
 
 from pykcl.events import Checkpointed, CheckpointOverwritten, Event, LeaseLost, LossReason
+from pykcl.stores.expressions import Item
 from pykcl.testing.memory.dynamodb import Change
-from pykcl.testing.memory.expressions import Item
 from pykcl.testing.simulation.delivery import (
     AT_LATEST,
     END,

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 
 from pykcl.events import Event, FleetChanged, FleetJoined, FleetUpgradedToV3
 from pykcl.planning.fleet_protocol import FleetKind
+from pykcl.stores.expressions import Item
 from pykcl.testing.memory.dynamodb import Change
-from pykcl.testing.memory.expressions import Item
 from pykcl.testing.simulation.faults import Freezes
 from pykcl.testing.simulation.guarantees import Guarantee, Violations
 

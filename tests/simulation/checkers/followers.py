@@ -8,8 +8,9 @@ from typing import Any
 from pykcl.events import Event, FleetFollowed, FleetUnfollowed, LeaseStateChanged
 from pykcl.local.request_log import ROW_WRITES
 from pykcl.planning.lifecycle import State
-from pykcl.testing.memory.dynamodb import Change, Params, parse_write
-from pykcl.testing.memory.expressions import Item
+from pykcl.stores.expressions import Item
+from pykcl.stores.requests import Params, parse_write
+from pykcl.testing.memory.dynamodb import Change
 from pykcl.testing.simulation.delivery import END, checkpoint_position
 from pykcl.testing.simulation.faults import Freezes
 from pykcl.testing.simulation.guarantees import Guarantee, Violations

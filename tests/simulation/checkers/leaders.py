@@ -7,8 +7,9 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
-from pykcl.testing.memory.dynamodb import Change, Params, parse_write
-from pykcl.testing.memory.expressions import Item
+from pykcl.stores.expressions import Item
+from pykcl.stores.requests import Params, parse_write
+from pykcl.testing.memory.dynamodb import Change
 from pykcl.testing.simulation.faults import Freezes
 from pykcl.testing.simulation.guarantees import Guarantee, Violations
 from pykcl.worker.leadership import Leadership

@@ -7,8 +7,8 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping
 
 from pykcl.events import DataLost, UnreadShardLost
+from pykcl.stores.expressions import Item
 from pykcl.testing.memory.dynamodb import Change
-from pykcl.testing.memory.expressions import Item
 from pykcl.testing.simulation.delivery import (
     FIRST,
     Ownership,

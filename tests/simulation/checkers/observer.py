@@ -14,8 +14,8 @@ from pykcl.events import (
     LeaseDoubted,
     ProcessorRaised,
 )
+from pykcl.stores.expressions import Item
 from pykcl.testing.memory.dynamodb import Change
-from pykcl.testing.memory.expressions import Item
 from pykcl.testing.runtime import Simulation
 from pykcl.testing.simulation.delivery import DeliveryChecker, Ownership, RecordLog
 from pykcl.testing.simulation.faults import Freezes, Marks

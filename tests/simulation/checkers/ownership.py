@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from pykcl.events import Event, LeaseTaken, RetriesExhausted
+from pykcl.stores.expressions import Item
 from pykcl.testing.memory.dynamodb import Change
-from pykcl.testing.memory.expressions import Item
 from pykcl.testing.simulation.delivery import END, Position, checkpoint_position
 from pykcl.testing.simulation.guarantees import Guarantee, Violations
 from pykcl.testing.simulation.service_faults import kind_of_write

@@ -6,8 +6,9 @@ from collections.abc import Callable
 
 from pykcl.local.request_log import ROW_WRITES
 from pykcl.model.shard import HashRange
-from pykcl.testing.memory.dynamodb import Change, Params
-from pykcl.testing.memory.expressions import Item
+from pykcl.stores.expressions import Item
+from pykcl.stores.requests import Params
+from pykcl.testing.memory.dynamodb import Change
 from pykcl.testing.simulation.delivery import (
     AT_LATEST,
     END,

@@ -1,0 +1,1 @@
+"""Lease tables outside of DynamoDB."""
