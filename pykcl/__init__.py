@@ -71,6 +71,7 @@ if TYPE_CHECKING:
         LoopStatus,
         WorkerStatus,
     )
+    from pykcl.stores.sqlite import SQLiteLeaseTable
     from pykcl.worker.options import DeadLetters
     from pykcl.worker.worker import Worker
 
@@ -130,6 +131,7 @@ __all__ = [
     "RecordRefused",
     "Reject",
     "RestartShard",
+    "SQLiteLeaseTable",
     "SetupError",
     "ShardEndedInput",
     "ShutdownRequestedInput",
@@ -204,6 +206,7 @@ _HOMES = {
     "RecordRefused": "pykcl.errors",
     "Reject": "pykcl.processor",
     "RestartShard": "pykcl.errors",
+    "SQLiteLeaseTable": "pykcl.stores.sqlite",
     "SetupError": "pykcl.errors",
     "ShardEndedInput": "pykcl.processor",
     "ShutdownRequestedInput": "pykcl.processor",

@@ -537,12 +537,12 @@ MOST_BYTES = 1024 * 1024
 CLIENTS = "clients"
 """The one table of a TOML file: region, endpoint and credentials of each service. They are of no Config."""
 HTTP_TOKEN = "PYKCL_HTTP_TOKEN"  # noqa: S105 - the name of the variable
+LEASE_STORE = "PYKCL_LEASE_STORE"
 OF_COMMANDS = (
-    "PYKCL_HTTP", HTTP_TOKEN, "PYKCL_HTTP_TOKEN_FILE", "PYKCL_HEALTH_FILE", "PYKCL_LOG_FORMAT",
+    LEASE_STORE, "PYKCL_HTTP", HTTP_TOKEN, "PYKCL_HTTP_TOKEN_FILE", "PYKCL_HEALTH_FILE", "PYKCL_LOG_FORMAT",
 )  # fmt: skip
 """Variables that set no option of a Config but one of the command line."""
-_TRUE = ("1", "true", "yes", "on")
-_FALSE = ("0", "false", "no", "off")
+_TRUE, _FALSE = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
 
 
 @dataclass(frozen=True, slots=True)

@@ -94,6 +94,13 @@ class WorkerStarted(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LeasesInFile(Event):
+    TEXT = "leases are in a file: the workers of this machine share them, and no others, nor those of Java"
+    worker_id: str
+    store: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerStopped(Event):
     TEXT = "worker stopped"
     worker_id: str

@@ -51,13 +51,14 @@ ALLOWED = {
     "interfaces": VALUES | {"events"},
     "planning": VALUES | {"planning"},
     "aws": {"aws", "config", "errors", "interfaces", "metrics", "model", "runtime"},
+    "stores": VALUES | {"aws", "runtime", "stores"},
     "worker": WIRING | {"worker", "planning"},
     "producer": WIRING | {"awaiting", "producer"},
     "handlers": WIRING | {"awaiting", "handlers", "planning", "worker"},
     "asgi_server": set(),
     "local": {"asgi_server", "host_names", "local", "model"},
     "compat": WIRING | {"compat", "logs", "planning", "worker", "aws"},
-    "testing": WIRING | {"handlers", "testing", "planning", "worker", "aws", "local"},
+    "testing": WIRING | {"handlers", "testing", "planning", "stores", "worker", "aws", "local"},
     "operate": WIRING | {"operate", "planning", "producer", "aws", "dead_letters"},
     "ui": WIRING | {"asgi_server", "ui", "health", "operate", "planning", "aws"},
     "demo": WIRING | {"aws", "demo", "local", "worker"},
@@ -73,6 +74,7 @@ ALLOWED = {
         "compat",
         "operate",
         "planning",
+        "stores",
         "worker",
         "aws",
         "local",
@@ -89,12 +91,14 @@ ALLOWED = {
         "processor",
         "producer",
         "status",
+        "stores",
         "worker",
     },
 }
 """Room -> rooms of pykcl it may import. "" is pykcl/__init__.py."""
 EXCEPT = {
-    "pykcl/worker/worker.py": {"aws", "dead_letters"},
+    "pykcl/worker/worker.py": {"aws", "dead_letters", "stores"},
+    "pykcl/worker/options.py": {"stores"},
     "pykcl/producer/producer.py": {"aws"},
     "pykcl/operate/dead_letters/redrive.py": {"worker"},
     "pykcl/config.py": {"metrics"},
@@ -182,7 +186,7 @@ def wrong_library(path: str, source: str) -> list[str]:
         top = module.split(".")[0]
         if (
             top in AWS_LIBRARIES
-            and room not in ("aws", "local", "cli", "testing")
+            and room not in ("aws", "local", "cli", "stores", "testing")
             and not path.startswith(OPERATORS_AWS)
         ):
             found.append(f"{path}: imports {top}")

@@ -479,7 +479,7 @@ _WAYS: tuple[Decorator, ...] = (
 
 
 @checkpoints.command("show")
-@fleet_options("table")
+@fleet_options("table", reads_stores=True)
 @click.option(
     "--times",
     is_flag=True,
@@ -543,7 +543,7 @@ def _arrivals(target: Target, leases: list[Any]) -> dict[str, str]:
 
 
 @checkpoints.command()
-@fleet_options("table")
+@fleet_options("table", reads_stores=True)
 @click.option(
     "--file",
     "path",
@@ -576,7 +576,7 @@ def export(target: Target, path: Path | None) -> None:
 
 
 @checkpoints.command()
-@fleet_options("table")
+@fleet_options("table", reads_stores=True)
 @gathered("way", Way, _WAYS)
 @moving_options
 def reset(target: Target, way: Way, moving: Moving) -> NoReturn:

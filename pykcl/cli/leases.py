@@ -452,7 +452,7 @@ def leases() -> None:
 
 
 @leases.command("list")
-@fleet_options("table")
+@fleet_options("table", reads_stores=True)
 @format_option
 @watch_option
 @click.option(

@@ -141,6 +141,7 @@ def _run(settings: Settings, service: Service) -> None:
                     processor=processors,
                     config=settings.config,
                     clients=clients,
+                    lease_table=settings.lease_table(),
                 )
                 watch(worker).run()
             if lacking.is_set():

@@ -413,6 +413,7 @@ def replay(
             shows_verdicts=processes.member is None,
             **access,
         )
+        settings.refuse_lease_store("pykcl replay")
         run = Replay(processes.own(with_end(settings, until)), progress)
         if processes.member is None:
             warn_of_a_late_start(run.settings)

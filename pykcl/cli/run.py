@@ -208,6 +208,7 @@ def run_kclpy(
                     processor=watch(factory),
                     config=settings.config,
                     clients=clients,
+                    lease_table=settings.lease_table(),
                 )
                 return under_watch(worker)
 
@@ -294,7 +295,11 @@ def grouped_flags(command: Callable[..., None]) -> Callable[..., None]:
     def wrapped(**everything: Any) -> None:
         flags = {field: everything.pop(flag) for flag, field in _FIELDS.items()}
         given = {name: value for name, value in flags.items() if value is not None}
-        access = {"profile": everything.pop("profile"), "endpoint": everything.pop("endpoint_url")}
+        access = {
+            "profile": everything.pop("profile"),
+            "endpoint": everything.pop("endpoint_url"),
+            "lease_store": everything.pop("lease_store"),
+        }
         command(given=given, access=access, **everything)
 
     return wrapped
@@ -400,6 +405,7 @@ def run(
         if shadow is None:
             _run(program, settings, service, processes, ask=ask, app=app, use_local=use_local)
         else:
+            settings.refuse_lease_store("--shadow")
             rehearsal = Shadow(settings, shadow, calls=shadow_call_processor, interval=shadow_interval)
             _rehearse(program, ask, rehearsal, service, use_local=use_local)
 
@@ -515,14 +521,15 @@ def _work(processor: Any, settings: Settings, service: Service) -> None:
     from pykcl.worker.turns import turns_of
     from pykcl.worker.worker import Worker
 
-    config, clients = settings.config, settings.clients()
+    config = settings.config
+    around: dict[str, Any] = {"clients": settings.clients(), "lease_table": settings.lease_table()}
     if turns_of(processor) is None:
         with service.watching() as watch:
-            watch(Worker(processor=processor, config=config, clients=clients)).run()
+            watch(Worker(processor=processor, config=config, **around)).run()
         return
     # Called in this thread, so that the threads of the program are no daemons unless they say so: Lambda ends them.
     with waited_for(config.shutdown_grace, _OR_BE_DAEMONS), service.watching() as watch:
-        watch(Worker(processor=processor, config=config, clients=clients, on_event=_end_the_call)).run()
+        watch(Worker(processor=processor, config=config, on_event=_end_the_call, **around)).run()
 
 
 def _end_the_call(event: Event) -> None:

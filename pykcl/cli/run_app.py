@@ -103,6 +103,8 @@ class AppRun:
         clients = settings.clients()
         if clients is not None:
             around["clients"] = clients
+        if (lease_table := settings.lease_table()) is not None:
+            around["lease_table"] = lease_table
         if settings.config.dead_letters == CALLABLE:
             around["dead_letters"] = stream.options["dead_letters"]
         return Worker(processor=stream.processor, config=settings.config, **around)

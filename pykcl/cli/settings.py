@@ -20,8 +20,8 @@ import click
 
 from pykcl.cli.console import LogHandler, announce
 from pykcl.cli.options import Duration, gathered, option_in
-from pykcl.cli.target import options_of, refuse_two_files, specs_in
-from pykcl.config import HTTP_TOKEN, Config, from_environment, from_texts, read_toml
+from pykcl.cli.target import options_of, refuse_lease_store, refuse_two_files, specs_in
+from pykcl.config import HTTP_TOKEN, LEASE_STORE, Config, from_environment, from_texts, read_toml
 from pykcl.errors import ConfigError, printable
 
 if TYPE_CHECKING:
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from pykcl.compat.properties import Interpretation
     from pykcl.health.probes import HealthSource
     from pykcl.health.service import HealthService
+    from pykcl.stores.sqlite import SQLiteLeaseTable
     from pykcl.worker.worker import Worker
 
 LogFormat = Literal["text", "json"]
@@ -111,13 +112,27 @@ class Settings:
     """Settings of a worker.
 
     specs: what a file says of each service; None: boto3 finds everything by itself. executable, timeout: of the
-    children, for the entry point "multilang"; see `Interpretation`.
+    children, for the entry point "multilang"; see `Interpretation`. lease_store: address of the lease table, such as
+    sqlite:orders.db; None: it is in DynamoDB.
     """
 
     config: Config
     specs: Mapping[str, ClientSpec] | None = None
     executable: tuple[str, ...] = field(default=(), repr=False)
     timeout: float | None = None
+    lease_store: str | None = None
+
+    def lease_table(self) -> SQLiteLeaseTable | None:
+        """Return the argument of Worker(lease_table=…). Raises ConfigError."""
+        if self.lease_store is None:
+            return None
+        from pykcl.stores import open_lease_store
+
+        return open_lease_store(self.lease_store)
+
+    def refuse_lease_store(self, what: str) -> None:
+        """Raise click.UsageError where the leases are not in DynamoDB. what: has its own there in any case."""
+        refuse_lease_store(self.lease_store, what)
 
     def clients(self) -> dict[str, Any] | None:
         """Return the argument of Worker(clients=…). Raises ConfigError, SetupError and TemporaryError."""
@@ -140,13 +155,14 @@ def settings_of(
     shows_verdicts: bool = True,
     profile: str | None = None,
     endpoint: str | None = None,
+    lease_store: str | None = None,
 ) -> Settings:
     """Return the settings. Raises ConfigError for a wrong file, variable or option, click.UsageError for a missing one.
 
     overrides: fields of Config from the command line. defaults: fields that --config takes precedence over.
     use_local: what the file says of clients is left out, as all requests go to the local AWS, and errors are shown.
     shows_verdicts: print what each key of a .properties file comes to.
-    profile, endpoint (URL): for every service, before what the file says.
+    profile, endpoint (URL): for every service, before what the file says. lease_store: before PYKCL_LEASE_STORE.
     """
     refuse_two_files(properties, config_file)
     if use_local and (profile or endpoint):
@@ -184,6 +200,7 @@ def settings_of(
         None if use_local else specs,
         found.executable if found else (),
         found.timeout if found else None,
+        lease_store or os.environ.get(LEASE_STORE) or None,
     )
 
 

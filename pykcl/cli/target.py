@@ -18,7 +18,7 @@ import click
 
 from pykcl.cli.errors import exit_codes
 from pykcl.cli.options import COMMON, Decorator, Duration, option_in, with_options
-from pykcl.config import Config, TomlFile, from_environment, read_toml
+from pykcl.config import LEASE_STORE, Config, TomlFile, from_environment, read_toml
 from pykcl.errors import ConfigError, PyKclError, SetupError
 
 if TYPE_CHECKING:
@@ -137,11 +137,14 @@ class Target:
         return KinesisLag(stream, runtime, start=start, max_reads=max_reads or MAX_READS)
 
 
-def fleet_options(*needs: Need, stream_argument: str | None = None) -> Callable[[Command], Command]:
+def fleet_options(
+    *needs: Need, stream_argument: str | None = None, reads_stores: bool = False
+) -> Callable[[Command], Command]:
     """Decorator: the common options; the command's parameter `target` is a Target.
 
     needs: what must be given, by flag, file or PYKCL_ variable; otherwise it is a usage error. stream_argument:
-    parameter of the command that may name the stream in place of --stream. Also turns pykcl's errors into one line and
+    parameter of the command that may name the stream in place of --stream. reads_stores: the command also reads a
+    lease table that is not in DynamoDB; any other one refuses it. Also turns pykcl's errors into one line and
     their exit code.
     """
 
@@ -150,12 +153,19 @@ def fleet_options(*needs: Need, stream_argument: str | None = None) -> Callable[
         def with_target(*args: Any, **given: Any) -> Any:
             with exit_codes():
                 common = {name: given.pop(name) for name in _FLEET}
+                lease_store = common.pop("lease_store") or os.environ.get(LEASE_STORE) or None
+                if not reads_stores:
+                    refuse_lease_store(lease_store, f"pykcl {click.get_current_context().info_name}")
                 named = given.pop(stream_argument) if stream_argument is not None else None
                 if named is not None and common["stream"] is not None:
                     raise click.UsageError(
                         f"Both {named!r} and --stream {common['stream']!r} name the stream. Drop one of them."
                     )
                 target = _target(needs, **{**common, "stream": named or common["stream"]})
+                if lease_store is not None:
+                    from pykcl.stores import open_lease_store
+
+                    target.clients.use_lease_store(open_lease_store(lease_store))
                 try:
                     return command(*args, target=target, **given)
                 except PyKclError as error:
@@ -204,7 +214,10 @@ def complete_applications(ctx: click.Context, param: click.Parameter, incomplete
 def complete_shards(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
     """Keys of the lease table's rows, of its first page only. Never raises."""
     try:
-        target = _target((), **{name: ctx.params.get(name) for name in _FLEET})
+        given = {name: ctx.params.get(name) for name in _FLEET}
+        if given.pop("lease_store") is not None:
+            return []
+        target = _target((), **given)
         if target.table is None:
             return []
         page = target.clients.client("dynamodb").scan(
@@ -237,7 +250,7 @@ def _errors_of_completion() -> tuple[type[Exception], ...]:
 
 _option = option_in(COMMON)
 _AWS = ("region", "profile", "endpoint_url")
-_FLEET = ("application", "stream", "table", "failover", *_AWS, "properties", "config_file")
+_FLEET = ("application", "stream", "table", "failover", "lease_store", *_AWS, "properties", "config_file")
 
 CONFIG_OPTION = _option(
     "-c",
@@ -276,6 +289,11 @@ _FLEET_OPTIONS: tuple[Decorator, ...] = (
         type=Duration(minimum=1.0),
         metavar="DURATION",
         help="Failover time of the fleet (failoverTimeMillis), such as 10s.",
+    ),
+    _option(
+        "--lease-store",
+        metavar="STORE",
+        help="Keep the leases in this SQLite file, for workers of one machine, and not in DynamoDB: sqlite:FILE.",
     ),
 )
 _AWS_OPTIONS: tuple[Decorator, ...] = (
@@ -375,6 +393,15 @@ def _file_options(properties: Path | None, config_file: Path | None) -> _File:
         file = read_toml(config_file)
         return _File(file.options, specs_in(file) or {})
     return _File({}, is_given=False)
+
+
+def refuse_lease_store(lease_store: str | None, what: str) -> None:
+    """Raise click.UsageError for what needs a lease table in DynamoDB."""
+    if lease_store is not None:
+        raise click.UsageError(
+            f"{what} needs a lease table in DynamoDB, and the lease store is {lease_store}. Do: leave out "
+            f"--lease-store and {LEASE_STORE}."
+        )
 
 
 def refuse_two_files(properties: Path | None, config_file: Path | None) -> None:

@@ -1,7 +1,7 @@
-"""What DynamoDB makes of a request about one table: its condition, its update, its answer.
+"""Requests to one table of DynamoDB, evaluated: condition, update and answer.
 
 Requests come with modern expressions, or with the legacy parameters that Java KCL still sends. Nothing here waits or
-locks: a `Table` has rows that somebody else looks after, in memory or in a file.
+locks: a `Table` has rows that somebody else keeps, in memory or in a file.
 """
 
 from __future__ import annotations

@@ -79,6 +79,9 @@ class SQLiteLeaseTable:
         self._file: _File | None = None
         self._left: list[_File] = []
 
+    def __str__(self) -> str:
+        return f"sqlite:{self.path}"
+
     def __repr__(self) -> str:
         return f"SQLiteLeaseTable({os.fspath(self.path)!r})"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any, TypedDict
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from pykcl.config import (
     CheckpointMode,
@@ -31,6 +31,9 @@ from pykcl.processor import ProcessorFactory, why_it_runs_nothing
 from pykcl.runtime import Runtime
 from pykcl.worker.batch_delivery import CallableDestination
 
+if TYPE_CHECKING:
+    from pykcl.stores.sqlite import SQLiteLeaseTable
+
 DeadLetters = str | DeadLetterDestination | Callable[[Sequence[DeadLetter]], None]
 """What the argument `dead_letters` of a Worker may be. A function is called in the thread of the shard."""
 
@@ -42,6 +45,7 @@ class _Processor(TypedDict):
 class _Around(TypedDict, total=False):
     session: Any
     clients: Mapping[str, Any] | None
+    lease_table: SQLiteLeaseTable | None
     on_event: Listener | Sequence[Listener | None] | None
     metrics_sinks: Sequence[MetricsSink] | None
     dead_letters: DeadLetters | None
@@ -130,6 +134,29 @@ class WorkerSeams:
     listeners: Sequence[Listener] = ()
     runtime: Runtime | None = None
     host: HostSource | None = None
+
+
+def clients_with(
+    lease_table: SQLiteLeaseTable | None, clients: Mapping[str, Any] | None, config: Config
+) -> Mapping[str, Any] | None:
+    """Return the clients, with the lease table for that of DynamoDB. Raises ConfigError for what contradicts it."""
+    if lease_table is None:
+        return clients
+    if not callable(getattr(lease_table, "update_item", None)):
+        raise ConfigError(
+            f"lease_table={type(lease_table).__name__} is no lease table. "
+            "Do: lease_table=SQLiteLeaseTable('orders.db')."
+        )
+    if clients and clients.get("dynamodb") is not None:
+        raise ConfigError(
+            "lease_table= and clients={'dynamodb': …} both say where the leases are. Drop one of them."
+        )
+    for option in ("table_deletion_protection", "point_in_time_recovery"):
+        if getattr(config, option):
+            raise ConfigError(
+                f"lease_table={lease_table!r} and {option}=True do not go together: only DynamoDB has that. Drop one."
+            )
+    return {**(clients or {}), "dynamodb": lease_table}
 
 
 def given_listeners(given: Any) -> tuple[Listener, ...]:

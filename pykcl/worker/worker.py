@@ -16,6 +16,7 @@ from pykcl.config import Config
 from pykcl.errors import PyKclError, StopTimedOut
 from pykcl.event_dispatch import EventFan, Listener, Relay
 from pykcl.events import (
+    LeasesInFile,
     ProgramEnded,
     ThreadsNotStopped,
     WholeBatchesAreGivenUp,
@@ -44,6 +45,7 @@ from pykcl.worker.options import (
     Surroundings,
     WorkerOptions,
     WorkerSeams,
+    clients_with,
     config_of,
     given_destination,
     given_listeners,
@@ -58,6 +60,8 @@ from pykcl.worker.worker_status import WorkerStatusReporter, WorkerThreads
 if TYPE_CHECKING:
     # Part of what a type checker knows by itself: it need not be installed, and no program imports it.
     from typing_extensions import Unpack
+
+    from pykcl.stores.sqlite import SQLiteLeaseTable
 
 
 _YOUNG: Final = 50_000
@@ -112,7 +116,8 @@ class Worker:
 
     processor: a RecordProcessor subclass or a zero-argument factory; one instance is made per lease.
     session: a boto3.Session; clients: {"kinesis": …, "dynamodb": …}, and "cloudwatch" where metrics go there; by
-    default boto3's own chain is used. on_event: called with every event, each in a thread of its own, where it may
+    default boto3's own chain is used. lease_table: in place of a table in DynamoDB, for the workers of one machine.
+    on_event: called with every event, each in a thread of its own, where it may
     wait and raise. metrics_sinks: take what is measured, besides those that the option `metrics` names.
     dead_letters: the option of that name, or what keeps the letters: a DeadLetterDestination, or a function of a
     sequence of DeadLetter, called in the thread of the shard, that returns when they are kept.
@@ -137,6 +142,7 @@ class Worker:
         config: Config | None = None,
         session: Any = None,
         clients: Mapping[str, Any] | None = None,
+        lease_table: SQLiteLeaseTable | None = None,
         on_event: Listener | Sequence[Listener | None] | None = None,
         metrics_sinks: Sequence[MetricsSink] | None = None,
         dead_letters: DeadLetters | None = None,
@@ -147,7 +153,8 @@ class Worker:
         self._processor = checked_processor(processor)
         self._turns = turns_of(processor)
         self._runtime = self._seams.runtime or SystemRuntime()
-        self._session, self._clients, self._adapters = session, clients, self._seams.adapters
+        self._session, self._adapters, self._lease_table = session, self._seams.adapters, lease_table
+        self._clients = clients_with(lease_table, clients, self.config)
         self._listeners = given_listeners(on_event)
         self._metering = MetricsPipeline(self.config, self._runtime, given_sinks(metrics_sinks))
         self._made_in = OwnProcess()
@@ -283,6 +290,8 @@ class Worker:
             self._is_starting = False
         if self.config.max_attempts is not None and not self.config.bisect:
             context.events.emit(WholeBatchesAreGivenUp(max_attempts=self.config.max_attempts))
+        if self._lease_table is not None:
+            context.events.emit(LeasesInFile(worker_id=self.worker_id, store=str(self._lease_table)))
         context.events.emit(
             WorkerStarted(
                 worker_id=self.worker_id,

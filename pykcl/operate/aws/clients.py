@@ -50,6 +50,10 @@ class OperatorClients:
             self._clients[key] = self._open(service, attempts)
         return self._clients[key]
 
+    def use_lease_store(self, store: Any) -> None:
+        """Use this lease table for that of DynamoDB from now on."""
+        self._clients["dynamodb/1"] = store
+
     def note_hosts(self, client: Any) -> None:
         """Note from now on where the requests of this client go."""
         client.meta.events.register_last("before-send", self._note, unique_id="pykcl-hosts")
