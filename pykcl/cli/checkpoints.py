@@ -274,7 +274,10 @@ def caller_of(target: Target) -> str:
     from pykcl.operate.checkpoints.apply import UNKNOWN_CALLER
 
     try:
-        return identity_of(target.clients, "dynamodb").arn or UNKNOWN_CALLER
+        return (
+            identity_of(target.clients, "kinesis" if target.clients.stores else "dynamodb").arn
+            or UNKNOWN_CALLER
+        )
     except PyKclError:
         return UNKNOWN_CALLER
 

@@ -1,7 +1,7 @@
 """Lease tables outside of DynamoDB, by the requests that DynamoDB gets: evaluated here, and kept in a file.
 
-`expressions` and `requests` evaluate a request over rows; the testing kit uses them, too. `sqlite` keeps rows in a file. A
-store has the methods of boto3's client, so that `aws.lease_table` runs over it. Used by the composition roots.
+`expressions` and `requests` evaluate a request over rows; the testing kit uses them, too. `sqlite` keeps rows in a
+file. A store has the methods of boto3's client, so that `aws.lease_table` runs over it. Used by the composition roots.
 """
 
 from __future__ import annotations

@@ -182,7 +182,11 @@ class SQLiteLeaseTable:
         raise failure
 
     def _opened(self, operation: str, *, may_make: bool) -> _File:
-        """The file as this process has opened it, again if another one has taken its place."""
+        """The file as this process has opened it.
+
+        One that another has taken the place of is gone: SQLite would go on in a file that has no name any more, and
+        whoever comes next would begin in another one. Only a start, which may make the table, opens what is there now.
+        """
         try:
             found = os.stat(self.path)
             there: tuple[int, int] | None = (found.st_dev, found.st_ino)
@@ -190,8 +194,8 @@ class SQLiteLeaseTable:
             there = None
         if self._file is not None and self._file.is_ours and self._file.place == there:
             return self._file
-        if there is None and not may_make:
-            # SQLite would go on in a file that has no name any more, and whoever comes next would begin in another one.
+        is_replaced = self._file is not None and self._file.is_ours
+        if (there is None or is_replaced) and not may_make:
             raise aws_error("ResourceNotFoundException", "Requested resource not found", operation)
         self._refuse_remote()
         if self._file is not None:

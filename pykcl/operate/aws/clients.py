@@ -28,6 +28,7 @@ class OperatorClients:
     profile, region, endpoint (URL, for every service): None for boto3's default. specs: of "kinesis" and "dynamodb" in
     a worker's file; profile, region and endpoint override them. fallback_region: used if neither region nor specs name
     one. hosts: that requests have gone to since `note_hosts`, each with the operations ("kinesis.ListShards").
+    stores: a lease table that is not in DynamoDB.
     """
 
     profile: str | None = None
@@ -36,6 +37,7 @@ class OperatorClients:
     specs: Mapping[str, ClientSpec] = field(default_factory=dict, repr=False)
     fallback_region: str | None = None
     hosts: dict[str, set[str]] = field(default_factory=dict, init=False, repr=False)
+    stores: list[Any] = field(default_factory=list, init=False, repr=False)
     _sessions: dict[object, Any] = field(default_factory=dict, init=False, repr=False)
     _clients: dict[str, Any] = field(default_factory=dict, init=False, repr=False)
 
@@ -53,6 +55,7 @@ class OperatorClients:
     def use_lease_store(self, store: Any) -> None:
         """Use this lease table for that of DynamoDB from now on."""
         self._clients["dynamodb/1"] = store
+        self.stores.append(store)
 
     def note_hosts(self, client: Any) -> None:
         """Note from now on where the requests of this client go."""

@@ -1,0 +1,164 @@
+"""`--lease-store`: workers whose leases are in an SQLite file, and the commands that read it."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+
+import pytest
+from service_kit import Service
+
+from pykcl.cli.local import local_environment
+from pykcl.local.server import LocalAws
+
+PROGRAM = """
+import os
+from pykcl import RecordProcessor
+
+class Orders(RecordProcessor):
+    def process_records(self, batch):
+        for record in batch:
+            os.write(1, b"processed " + record.data + b"\\n")
+"""
+ORDERS = [f"order {number}" for number in range(60)]
+SHARDS = ["000", "001", "002", "003"]
+GUARD = 300
+
+
+@pytest.fixture
+def aws():
+    with LocalAws() as found:
+        found.kinesis.create_stream("orders", 4)
+        for data in ORDERS:
+            found.kinesis.put_record("orders", data.encode(), data)
+        yield found
+
+
+@pytest.fixture
+def address(tmp_path):
+    return f"sqlite:{tmp_path / 'orders.db'}"
+
+
+@pytest.fixture
+def start(tmp_path, aws, address):
+    runs = []
+
+    def start(*arguments):
+        folder = tmp_path / str(len(runs))
+        folder.mkdir()
+        flags = ("--app", "orders-app", "--stream", "orders", "--start", "TRIM_HORIZON", "program:Orders")
+        runs.append(
+            Service(folder, aws, "run", *flags, *arguments, program=PROGRAM, PYKCL_LEASE_STORE=address)
+        )
+        return runs[-1]
+
+    yield start
+    for run in runs:
+        run.end()
+
+
+def processed(*runs):
+    return [
+        one for run in runs for one in re.findall(r"^processed (.*)$", run.output.read_text(), re.MULTILINE)
+    ]
+
+
+def command(aws, address, *words):
+    done = subprocess.run(
+        [sys.executable, "-m", "pykcl.cli", *words],
+        env={**os.environ, **local_environment(aws.url), "PYKCL_LEASE_STORE": address},
+        capture_output=True, text=True, timeout=GUARD, check=False,
+    )  # fmt: skip
+    return done.returncode, done.stdout + done.stderr
+
+
+def test_processes_share_the_leases_of_the_file_and_a_killed_one_is_replaced(start, aws, address):
+    first, second = start("--option", "failover_time=1"), start("--option", "failover_time=1")
+    for run in (first, second):
+        run.until(lambda run=run: "fleet joined" in run.text, "the fleet")
+        assert "leases are in a file: the workers of this machine share them, and no others" in run.text
+    first.until(lambda: set(processed(first, second)) == set(ORDERS), "all records")
+    os.kill(first.process.pid, signal.SIGKILL)
+    for data in ("late 1", "late 2", "late 3", "late 4"):
+        aws.kinesis.put_record("orders", data.encode(), data)
+    late = {"late 1", "late 2", "late 3", "late 4"}
+    second.until(lambda: late <= set(processed(first, second)), "the late records")
+    second.process.send_signal(signal.SIGTERM)
+    assert second.process.wait(GUARD) == 0, second.text
+    assert "orders-app" not in {table["TableName"] for table in tables(aws)}
+    code, text = command(aws, address, "leases", "list", "--app", "orders-app", "--stream", "orders")
+    assert code == 0, text
+    # The last lease of the killed one may not be taken yet.
+    assert [
+        word[:3] for word in re.findall(r"^(\d{3}) +(?:UNOWNED|STALE|EXPIRED)", text, re.MULTILINE)
+    ] == SHARDS, text
+    code, text = command(aws, address, "lag", "--app", "orders-app", "--max-behind", "1h")
+    assert code == 0, text
+    assert re.findall(r"^(\d{3}) +\S+ +read ", text, re.MULTILINE) == SHARDS, text
+
+
+def tables(aws):
+    """The lease tables in DynamoDB."""
+    import boto3
+
+    client = boto3.client(
+        "dynamodb",
+        endpoint_url=aws.url,
+        region_name="us-east-1",
+        aws_access_key_id="local",
+        aws_secret_access_key="local",
+    )
+    return [{"TableName": name} for name in client.list_tables()["TableNames"]]
+
+
+def test_positions_move_from_one_store_to_another(start, aws, address, tmp_path):
+    run = start()
+    run.until(lambda: set(processed(run)) == set(ORDERS), "all records")
+    run.process.send_signal(signal.SIGTERM)
+    assert run.process.wait(GUARD) == 0
+    export = tmp_path / "positions.json"
+    code, text = command(aws, address, "checkpoints", "export", "--app", "orders-app", "--file", str(export))
+    assert code == 0, text
+    other = f"sqlite:{tmp_path / 'other.db'}"
+    # It makes the leases, which `reset` does not.
+    new = start("--lease-store", other)
+    new.until(lambda: new.text.count("lease taken") == len(SHARDS), "the leases")
+    new.process.send_signal(signal.SIGTERM)
+    assert new.process.wait(GUARD) == 0
+    words = (
+        "reset",
+        "--app",
+        "orders-app",
+        "--from-file",
+        str(export),
+        "--positions-only",
+        "--execute",
+    )
+    code, text = command(aws, other, "checkpoints", *words)
+    assert code == 0, text
+    code, text = command(aws, other, "checkpoints", "export", "--app", "orders-app")
+    positions = re.findall(r'"checkpoint": "([^"]*)"', text)
+    assert positions == re.findall(r'"checkpoint": "([^"]*)"', export.read_text())
+    assert len(positions) == 4
+
+
+@pytest.mark.parametrize("words", [
+    ("doctor", "--app", "orders-app"),
+    ("ui", "--app", "orders-app"),
+    ("replay", "--app", "orders-b", "--stream", "orders", "--from", "TRIM_HORIZON", "--until", "now", "program:Orders"),
+    ("run", "--app", "orders-b", "--stream", "orders", "--shadow", "orders-c"),
+])  # fmt: skip
+def test_what_needs_a_table_in_dynamodb_refuses_the_file(aws, address, words):
+    code, text = command(aws, address, *words)
+    assert code == 2, text
+    assert (
+        f"needs a lease table in DynamoDB, and the lease store is {address}. Do: leave out --lease-store and"
+        in text
+    )
+
+
+def test_an_address_of_no_store_is_refused_at_once(start):
+    run = start("--lease-store", "postgresql://orders")
+    assert run.process.wait(GUARD) == 78
+    assert "The lease store 'postgresql://orders' is no address of one. Do: name an SQLite file" in run.text

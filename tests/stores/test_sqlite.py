@@ -1,0 +1,301 @@
+"""The lease table in an SQLite file: what the file, its lock and its processes do. Its requests: tests/conformance."""
+
+import multiprocessing
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from pykcl import ConfigError, SetupError, SQLiteLeaseTable, TableGone
+from pykcl.aws.lease_table import DynamoDBLeaseTable
+from pykcl.interfaces import Applied, Rejected, Unknown
+from pykcl.model import lease_writes
+from pykcl.model.checkpoint import Checkpoint
+from pykcl.model.lease import Lease
+from pykcl.runtime import SystemRuntime
+from pykcl.stores import open_lease_store, sqlite
+
+KEY = "shardId-000000000000"
+SOON = 300.0
+
+
+def table_in(store, name="orders-app", **options):
+    table = DynamoDBLeaseTable(store, name, SystemRuntime(), **options)
+    table.prepare(create=True)
+    return table
+
+
+def written(table, write, seconds=SOON):
+    return table.write(write, until=SystemRuntime().monotonic() + seconds)
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "orders.db"
+
+
+@pytest.fixture
+def store(path):
+    return SQLiteLeaseTable(path)
+
+
+@pytest.fixture
+def table(store):
+    return table_in(store)
+
+
+# -- the file --------------------------------------------------------------------------------------------------
+
+
+def test_applications_in_one_file_do_not_see_each_other(store, table):
+    other = table_in(store, "billing-app")
+    written(table, lease_writes.create(Lease(KEY, Checkpoint("1"))))
+    assert [row.key for row in table.scan().rows] == [KEY]
+    assert other.scan().rows == ()
+    assert other.read(KEY) is None
+
+
+def test_what_was_written_is_there_for_the_next_process(path, table):
+    written(table, lease_writes.create(Lease(KEY, Checkpoint("1"), pending=None)))
+    again = DynamoDBLeaseTable(SQLiteLeaseTable(path), "orders-app", SystemRuntime())
+    assert again.prepare(create=False) is False
+    assert again.read(KEY).checkpoint == Checkpoint("1")
+
+
+def test_a_table_that_is_not_to_be_created_is_no_file_either(path, store):
+    table = DynamoDBLeaseTable(store, "orders-app", SystemRuntime(), gone_after=0.0)
+    with pytest.raises(SetupError, match="does not exist and create_table is off"):
+        table.prepare(create=False)
+    assert not path.exists()
+
+
+def test_a_file_that_is_deleted_is_a_lost_table_and_no_write_goes_on_in_it(path, store):
+    table = table_in(store, gone_after=0.0)
+    written(table, lease_writes.create(Lease(KEY, Checkpoint("1"))))
+    path.unlink()
+    with pytest.raises(TableGone):
+        table.scan()
+    with pytest.raises(TableGone):
+        written(table, lease_writes.take(Lease(KEY, Checkpoint("1")), "w1"))
+    assert not path.exists()
+
+
+def test_a_file_that_is_put_in_its_place_is_another_table(path, store, tmp_path):
+    table = table_in(store, gone_after=0.0)
+    written(table, lease_writes.create(Lease(KEY, Checkpoint("1"))))
+    assert len(table.scan().rows) == 1
+    other = SQLiteLeaseTable(tmp_path / "other.db")
+    written(table_in(other), lease_writes.create(Lease(KEY, Checkpoint("7"))))
+    other.close()
+    store.close()
+    table.read(KEY)
+    os.replace(tmp_path / "other.db", path)
+    with pytest.raises(TableGone):
+        table.scan()
+    # Whoever starts again goes on with what is there now.
+    store.close()
+    assert table_in(store).read(KEY).checkpoint == Checkpoint("7")
+
+
+@pytest.mark.parametrize("make", [
+    lambda path: sqlite3.connect(path).execute("CREATE TABLE customers (name TEXT)"),
+    lambda path: path.write_text("Dear diary, " * 100),
+    lambda path: sqlite3.connect(path).execute("PRAGMA application_id = 7"),
+    lambda path: (
+        table_in(SQLiteLeaseTable(path)),
+        sqlite3.connect(path).execute("PRAGMA user_version = 2"),
+    ),
+], ids=["another database", "no database", "another program's", "a newer one"])  # fmt: skip
+def test_the_file_of_somebody_else_is_refused_and_left_as_it_is(path, make):
+    make(path)
+    before = path.read_bytes()
+    with pytest.raises(SetupError, match=r"orders\.db"):
+        table_in(SQLiteLeaseTable(path))
+    assert path.read_bytes() == before
+
+
+def test_a_folder_that_is_not_there_is_named(tmp_path):
+    with pytest.raises(
+        SetupError, match=r"nowhere/orders\.db cannot be used: unable to open .*Do: check the file"
+    ):
+        table_in(SQLiteLeaseTable(tmp_path / "nowhere" / "orders.db"))
+
+
+@pytest.mark.parametrize("given", ["", ":memory:", "."])
+def test_what_is_no_file_is_refused(given):
+    with pytest.raises(ConfigError, match="is no file in which leases could stay"):
+        SQLiteLeaseTable(given)
+
+
+def test_a_network_file_system_is_refused(path, store, monkeypatch, tmp_path):
+    mounts = tmp_path / "mounts"
+    mounts.write_text(
+        f"/dev/a / ext4 rw 0 0\nserver:/x {tmp_path.parent} nfs4 rw 0 0\n/dev/b {tmp_path} ext4 rw 0 0\n"
+    )
+    monkeypatch.setattr(sqlite, "_MOUNTS", mounts)
+    table_in(store)
+    mounts.write_text(f"/dev/a / ext4 rw 0 0\nserver:/x {tmp_path} nfs4 rw 0 0\n")
+    with pytest.raises(SetupError, match=r"file system of another machine \(nfs4\)"):
+        table_in(SQLiteLeaseTable(path))
+    mounts.unlink()
+    table_in(SQLiteLeaseTable(path))
+
+
+@pytest.mark.parametrize("text", ["orders.db", "sqlite:", "postgresql://u:p@h/db", "redis://h", ""])
+def test_an_address_of_no_store_is_refused(text):
+    with pytest.raises(
+        ConfigError, match=r"is no address of one\. Do: name an SQLite file, such as sqlite:orders\.db"
+    ):
+        open_lease_store(text)
+
+
+# -- its lock --------------------------------------------------------------------------------------------------
+
+
+def test_a_file_that_another_process_has_locked_makes_a_write_unknown_and_then_goes_on(path):
+    table = table_in(SQLiteLeaseTable(path, timeout=0.01))
+    other = sqlite3.connect(path, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    create = lease_writes.create(Lease(KEY, Checkpoint("1")))
+    answer = written(table, create, seconds=0.1)
+    assert isinstance(answer, Unknown)
+    assert "orders.db was locked by another process for 0.01 s" in answer.cause
+    # In WAL mode it does not stop who reads.
+    assert table.read(KEY) is None
+    other.execute("ROLLBACK")
+    assert isinstance(written(table, create), Applied)
+
+
+def test_a_full_disk_is_temporary_and_changes_nothing(path, store, table):
+    store._file.connection.execute("PRAGMA max_page_count = 1")
+    state = lease_writes.PendingCheckpoint(Checkpoint("2"), bytes(100_000))
+    answer = written(table, lease_writes.create(Lease(KEY, Checkpoint("1"), pending=state)), seconds=0.1)
+    assert isinstance(answer, Unknown)
+    assert "is its disk full?" in answer.cause
+    assert table.scan().rows == ()
+    store._file.connection.execute("PRAGMA max_page_count = 100000")
+    assert isinstance(written(table, lease_writes.create(Lease(KEY, Checkpoint("1")))), Applied)
+
+
+def test_a_file_that_may_only_be_read_is_said(path, store, table):
+    store._file.connection.execute("PRAGMA query_only = 1")
+    with pytest.raises(SetupError, match="attempt to write a readonly database"):
+        written(table, lease_writes.create(Lease(KEY, Checkpoint("1"))))
+
+
+def test_threads_share_one_store(table):
+    """Each adds one a hundred times, by a condition: none is lost, and none counts twice."""
+    written(table, lease_writes.create(Lease(KEY, Checkpoint("1"))))
+    taken, start = [], threading.Barrier(4)
+
+    def work(worker):
+        start.wait()
+        for _ in range(25):
+            row = table.read(KEY)
+            taken.append(isinstance(written(table, lease_writes.take(row, worker)), Applied))
+
+    threads = [threading.Thread(target=work, args=(f"w{number}",)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert table.read(KEY).counter == sum(taken) > 0
+
+
+# -- its processes ---------------------------------------------------------------------------------------------
+
+
+def test_a_process_that_is_forked_opens_the_file_anew(table):
+    written(table, lease_writes.create(Lease(KEY, Checkpoint("1"))))
+    context = multiprocessing.get_context("fork")
+    answers = context.Queue()
+
+    def child():
+        answers.put(type(written(table, lease_writes.take(table.read(KEY), "child"))).__name__)
+
+    process = context.Process(target=child)
+    process.start()
+    assert answers.get(timeout=SOON) == "Applied"
+    process.join(SOON)
+    assert isinstance(written(table, lease_writes.take(Lease(KEY, Checkpoint("1")), "parent")), Rejected)
+    assert table.read(KEY).owner == "child"
+
+
+CLAIMS = """
+import os, sys
+from pykcl import SQLiteLeaseTable
+from pykcl.aws.lease_table import DynamoDBLeaseTable
+from pykcl.interfaces import Applied
+from pykcl.model import lease_writes
+from pykcl.runtime import SystemRuntime
+path, me, mark = sys.argv[1:4]
+runtime = SystemRuntime()
+table = DynamoDBLeaseTable(SQLiteLeaseTable(path), "orders-app", runtime)
+until = runtime.monotonic() + 300
+won = 0
+while won < 20:
+    row = table.read("shardId-000000000000")
+    if row.owner is not None:
+        continue
+    answer = table.write(lease_writes.take(row, me), until=until)
+    if isinstance(answer, Applied):
+        # Fails if anybody else believes to have it.
+        os.close(os.open(mark, os.O_CREAT | os.O_EXCL))
+        os.unlink(mark)
+        assert isinstance(table.write(lease_writes.release(answer.lease), until=until), Applied)
+        won += 1
+print(won)
+"""
+
+
+def test_of_several_processes_one_at_a_time_has_a_lease(path, table, tmp_path):
+    written(table, lease_writes.create(Lease(KEY, Checkpoint("1"))))
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", CLAIMS, path, f"w{number}", tmp_path / "mark"],
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )
+        for number in range(3)
+    ]  # fmt: skip
+    outputs = [process.communicate(timeout=SOON) for process in processes]
+    assert [out.strip() for out, _ in outputs] == ["20"] * 3, outputs
+    assert table.read(KEY).counter == 2 * 20 * 3
+
+
+WRITES = """
+import sys
+from pykcl import SQLiteLeaseTable
+from pykcl.aws.lease_table import DynamoDBLeaseTable
+from pykcl.model import lease_writes
+from pykcl.model.checkpoint import Checkpoint
+from pykcl.runtime import SystemRuntime
+runtime = SystemRuntime()
+table = DynamoDBLeaseTable(SQLiteLeaseTable(sys.argv[1]), "orders-app", runtime)
+lease = table.write(lease_writes.take(table.read("shardId-000000000000"), "w"), until=runtime.monotonic() + 300).lease
+while True:
+    at = Checkpoint(str(int(lease.checkpoint.sequence_number) + 1))
+    lease = table.write(lease_writes.checkpoint(lease, at), until=runtime.monotonic() + 300).lease
+    print(lease.counter, at.sequence_number, flush=True)
+"""
+
+
+@pytest.mark.parametrize("kills", [4, pytest.param(100, marks=pytest.mark.slow)])
+def test_a_process_that_is_killed_loses_no_write_that_was_answered(path, table, kills):
+    written(table, lease_writes.create(Lease(KEY, Checkpoint("1"))))
+    for number in range(kills):
+        process = subprocess.Popen([sys.executable, "-c", WRITES, path], stdout=subprocess.PIPE, text=True)
+        lines = [process.stdout.readline() for _ in range(3 + number % 7)]
+        os.kill(process.pid, signal.SIGKILL)
+        # The last one may be cut off.
+        lines += process.stdout.read().splitlines(keepends=True)
+        counter, checkpoint = map(int, next(line for line in reversed(lines) if line.endswith("\n")).split())
+        process.wait(SOON)
+        process.stdout.close()
+        row = table.read(KEY)
+        assert row.counter - counter in (0, 1)
+        assert int(row.checkpoint.sequence_number) - checkpoint == row.counter - counter
+    assert sqlite3.connect(path).execute("PRAGMA integrity_check").fetchone() == ("ok",)
