@@ -17,6 +17,7 @@ from pykcl.cli.options import COMMON, Verb, option_in
 from pykcl.cli.run import ACCEPT_POLLING, OPTION
 from pykcl.cli.settings import Service, Settings, from_arguments, log_to_stderr, service_options, settings_of
 from pykcl.cli.supervisor import Processes, processes_option
+from pykcl.cli.target import LEASE_STORE_OPTION
 from pykcl.errors import ConfigError, ProcessorFailed, RestartShard
 from pykcl.worker.signals import stop_signals_go_to
 
@@ -47,6 +48,7 @@ _LACKS_KCLPY = (
 )
 @ACCEPT_POLLING
 @OPTION
+@LEASE_STORE_OPTION
 @service_options
 @processes_option
 @option_in(COMMON)(
@@ -65,6 +67,7 @@ def multilangd(
     exit_on_child_failure: bool,
     accept_polling: bool,
     options: tuple[str, ...],
+    lease_store: str | None,
     processes: Processes,
     service: Service,
     verbose: bool,
@@ -95,6 +98,7 @@ def multilangd(
             config_file=None,
             overrides={**from_arguments(options), **service.config_options(), **given},
             accept_polling=accept_polling,
+            lease_store=lease_store,
             shows_verdicts=processes.member is None,
         )
         refuse_policies(settings.config)

@@ -37,7 +37,7 @@ from pykcl.cli.settings import (
 )
 from pykcl.cli.shadow import Shadow
 from pykcl.cli.supervisor import Processes, processes_option
-from pykcl.cli.target import CONFIG_OPTION, PROPERTIES_OPTION, common_options
+from pykcl.cli.target import CONFIG_OPTION, LEASE_STORE_OPTION, PROPERTIES_OPTION, common_options
 from pykcl.errors import ConfigError, PyKclError
 from pykcl.events import Event, ThreadsNotStopped
 from pykcl.processor import ProcessorFactory, RecordProcessor
@@ -150,6 +150,7 @@ OPTION = click.option(
 @ON_ERROR
 @ACCEPT_POLLING
 @OPTION
+@LEASE_STORE_OPTION
 @service_options
 @PROPERTIES_OPTION
 @CONFIG_OPTION
@@ -161,6 +162,7 @@ def kclpy(
     on_error: str | None,
     accept_polling: bool,
     options: tuple[str, ...],
+    lease_store: str | None,
     service: Service,
     verbose: bool,
 ) -> None:
@@ -178,6 +180,7 @@ def kclpy(
             config_file=config_file,
             overrides={**from_arguments(options), **service.config_options(), **given},
             accept_polling=accept_polling,
+            lease_store=lease_store,
         )
         run_kclpy(program, arguments, settings, service)
 

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import click
 
 from pykcl.cli.settings import Service, Settings
+from pykcl.errors import ConfigError
 from pykcl.handlers.app import App, AppStream, streams_of
 from pykcl.processor import ProcessorFactory
 from pykcl.worker.options import CALLABLE
@@ -104,6 +105,11 @@ class AppRun:
         if clients is not None:
             around["clients"] = clients
         if (lease_table := settings.lease_table()) is not None:
+            if around.get("lease_table") is not None:
+                raise ConfigError(
+                    f"The App says where its leases are, lease_table={around['lease_table']!r}, and so does the lease "
+                    f"store {lease_table}. Drop one of them."
+                )
             around["lease_table"] = lease_table
         if settings.config.dead_letters == CALLABLE:
             around["dead_letters"] = stream.options["dead_letters"]

@@ -140,7 +140,10 @@ class Settings:
             return None
         from pykcl.aws.credentials import open_specified_clients
 
-        return open_specified_clients(self.config, self.specs)
+        clients = open_specified_clients(self.config, self.specs)
+        if self.lease_store is not None:
+            del clients["dynamodb"]
+        return clients
 
 
 def settings_of(

@@ -155,7 +155,7 @@ def fleet_options(
                 common = {name: given.pop(name) for name in _FLEET}
                 lease_store = common.pop("lease_store") or os.environ.get(LEASE_STORE) or None
                 if not reads_stores:
-                    refuse_lease_store(lease_store, f"pykcl {click.get_current_context().info_name}")
+                    refuse_lease_store(lease_store, click.get_current_context().command_path)
                 named = given.pop(stream_argument) if stream_argument is not None else None
                 if named is not None and common["stream"] is not None:
                     raise click.UsageError(
@@ -267,6 +267,11 @@ PROPERTIES_OPTION = _option(
     metavar="FILE",
     help="Read options from the .properties file of a MultiLangDaemon.",
 )
+LEASE_STORE_OPTION = _option(
+    "--lease-store",
+    metavar="STORE",
+    help="The leases are in an SQLite file, for the workers of one machine, and not in DynamoDB: sqlite:FILE.",
+)
 _FLEET_OPTIONS: tuple[Decorator, ...] = (
     _option(
         "-a",
@@ -290,11 +295,7 @@ _FLEET_OPTIONS: tuple[Decorator, ...] = (
         metavar="DURATION",
         help="Failover time of the fleet (failoverTimeMillis), such as 10s.",
     ),
-    _option(
-        "--lease-store",
-        metavar="STORE",
-        help="Keep the leases in this SQLite file, for workers of one machine, and not in DynamoDB: sqlite:FILE.",
-    ),
+    LEASE_STORE_OPTION,
 )
 _AWS_OPTIONS: tuple[Decorator, ...] = (
     _option("--region", metavar="NAME", help="AWS region."),
@@ -396,10 +397,10 @@ def _file_options(properties: Path | None, config_file: Path | None) -> _File:
 
 
 def refuse_lease_store(lease_store: str | None, what: str) -> None:
-    """Raise click.UsageError for what needs a lease table in DynamoDB."""
+    """Raise click.UsageError for what reads lease tables in DynamoDB alone."""
     if lease_store is not None:
         raise click.UsageError(
-            f"{what} needs a lease table in DynamoDB, and the lease store is {lease_store}. Do: leave out "
+            f"{what} reads no lease table but one in DynamoDB, and the lease store is {lease_store}. Do: leave out "
             f"--lease-store and {LEASE_STORE}."
         )
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def open_lease_store(text: str) -> SQLiteLeaseTable:
     """Return the store of an address such as sqlite:orders.db. Raises ConfigError for any other."""
     kind, colon, path = text.partition(":")
-    if kind != "sqlite" or not colon or not path:
+    if kind != "sqlite" or not colon or not path or path.startswith(("//", "~", "file:")):
         raise ConfigError(
             f"The lease store {text!r} is no address of one. Do: name an SQLite file, such as sqlite:orders.db, which "
             "the workers of one machine share; or leave it out, for a table in DynamoDB."

@@ -3,23 +3,31 @@
 It has the methods of boto3's DynamoDB client that pykcl calls, and makes of each request what DynamoDB makes of it. So
 the conditions, what a write without an answer means, and what shows that a table is another one are the same code for
 both. A request is one transaction; SQLite locks the file against all other processes for as long as it takes.
+
+The rollback journal, not the write-ahead log: 1) a process is forked, copies the file, or ends, and its locks on the
+log are gone; 2) the next one that closes the file takes nobody to be left, and deletes the log; 3) a worker goes on
+writing into the log that has no name any more, and others take its leases. A journal is of one transaction.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import os
+import re
 import sqlite3
-from collections.abc import Iterator, Mapping
+import stat
+import weakref
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 from pykcl.aws.transport.table_requests import ITEM_JSON, with_bytes
 from pykcl.errors import ConfigError, SetupError, TemporaryError
 from pykcl.model.metered_json import read_json
-from pykcl.runtime import Lock, SystemRuntime
+from pykcl.runtime import SystemRuntime
 from pykcl.stores.expressions import InvalidRequestError, Item, aws_error
 from pykcl.stores.requests import Params, Table, key_of
 
@@ -31,35 +39,34 @@ _SCHEMA: Final = (
     f"PRAGMA application_id = {_APPLICATION_ID}",
     f"PRAGMA user_version = {_VERSION}",
 )
-_NEVER: Final = frozenset(
-    {
-        sqlite3.SQLITE_AUTH,
-        sqlite3.SQLITE_CANTOPEN,
-        sqlite3.SQLITE_CORRUPT,
-        sqlite3.SQLITE_NOTADB,
-        sqlite3.SQLITE_PERM,
-        sqlite3.SQLITE_READONLY,
-    }
-)
+_NEVER: Final = frozenset({
+    sqlite3.SQLITE_AUTH, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_PERM,
+    sqlite3.SQLITE_READONLY,
+})  # fmt: skip
 """Codes of errors that no repetition helps against."""
 _LOCKED: Final = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED})
+_SLICE: Final = 0.05
+"""Seconds for which SQLite waits for the lock of another process, before other threads of this one have their turn."""
 _REMOTE: Final = frozenset({
-    "9p", "afs", "ceph", "cifs", "fuse.glusterfs", "fuse.s3fs", "fuse.sshfs", "glusterfs", "gpfs", "lustre", "ncpfs",
-    "nfs", "nfs4", "smb3", "smbfs",
+    "9p", "afs", "beegfs", "ceph", "cifs", "fakeowner", "fuse.gcsfuse", "fuse.glusterfs", "fuse.juicefs",
+    "fuse.mount-s3", "fuse.rclone", "fuse.s3fs", "fuse.sshfs", "glusterfs", "gpfs", "lustre", "ncpfs", "nfs", "nfs4",
+    "smb3", "smbfs", "vboxsf", "virtiofs",
 })  # fmt: skip
 """Names by which Linux mounts file systems of other machines; SQLite's locks do not hold there."""
 _ANSWERED: Final[Mapping[str, Any]] = {
     "ResponseMetadata": {"HTTPStatusCode": 200, "RequestId": "sqlite", "RetryAttempts": 0}
 }
 _MOUNTS: Final = Path("/proc/self/mounts")
+_OCTAL: Final = re.compile(r"\\([0-7]{3})")
+_CHECK: Final = "Do: check the file, its folder, and that this process may write both."
 
 
 class SQLiteLeaseTable:
     """The lease tables of any number of applications, in one file, for all workers of this machine.
 
     path: of the file, which a worker makes if it is missing; not on a network file system. timeout: seconds for which a
-    request waits while another process has the file locked. Any number of threads and processes may use one at once;
-    in a process that was forked it opens the file anew.
+    request waits at most while another process has the file locked; a worker waits no longer than for DynamoDB. Any
+    number of threads and processes may use one at once.
 
     Raises ConfigError for a path that names no file. Requests raise SetupError for a file that is not such a table or
     may not be written, TemporaryError while it is locked or its disk is full, and botocore's ClientError as DynamoDB
@@ -67,17 +74,22 @@ class SQLiteLeaseTable:
     """
 
     def __init__(self, path: str | os.PathLike[str], *, timeout: float = 2.0) -> None:
-        self.path = Path(path)
-        if os.fspath(path) in ("", ":memory:") or self.path.is_dir():
+        text: Any = os.fspath(path)
+        if not isinstance(text, str) or text in ("", ":memory:") or "\0" in text or os.path.isdir(text):
             raise ConfigError(
-                f"SQLiteLeaseTable({os.fspath(path)!r}): that is no file in which leases could stay. "
+                f"SQLiteLeaseTable({text!r}): that is no file in which leases could stay. "
                 "Do: name a file, such as SQLiteLeaseTable('orders.db')."
             )
-        if not timeout > 0:
+        seconds: Any = timeout
+        if not isinstance(seconds, int | float) or not 0 < seconds < math.inf:
             raise ConfigError(f"SQLiteLeaseTable(timeout={timeout!r}): write seconds, more than 0.")
-        self._timeout = timeout
+        # A program may change its folder meanwhile.
+        self.path = Path(os.path.abspath(text))
+        self.timeout = float(timeout)
+        self._runtime = SystemRuntime()
+        self._lock = self._runtime.lock()
         self._file: _File | None = None
-        self._left: list[_File] = []
+        _stores.add(self)
 
     def __str__(self) -> str:
         return f"sqlite:{self.path}"
@@ -88,12 +100,15 @@ class SQLiteLeaseTable:
     # -- boto3's methods -----------------------------------------------------------------------------------------
 
     def create_table(self, **params: Any) -> dict[str, Any]:
-        name, table_id = params["TableName"], SystemRuntime().token()
+        name = params["TableName"]
         with self._transaction("CreateTable", may_make=True) as file:
             if file.table(name) is not None:
                 raise aws_error("ResourceInUseException", f"Table already exists: {name}", "CreateTable")
-            file.ask("INSERT INTO tables VALUES (?, ?, ?)", name, table_id, ITEM_JSON.encode(params))
-        return {"TableDescription": Table(params, 0, table_id).description(), **_ANSWERED}
+            file.ask(
+                "INSERT INTO tables VALUES (?, ?, ?)", name, self._runtime.token(), ITEM_JSON.encode(params)
+            )
+            found = file.table(name)
+        return {"TableDescription": found.description() if found else {}, **_ANSWERED}
 
     def describe_table(self, **params: Any) -> dict[str, Any]:
         with self._table("DescribeTable", params) as (_, table):
@@ -103,7 +118,7 @@ class SQLiteLeaseTable:
         with self._table("DeleteTable", params, writes=True) as (file, table):
             file.ask("DELETE FROM leases WHERE name = ?", table.name)
             file.ask("DELETE FROM tables WHERE name = ?", table.name)
-            return {"TableDescription": table.description(), **_ANSWERED}
+        return {"TableDescription": table.description(), **_ANSWERED}
 
     def scan(self, **params: Any) -> dict[str, Any]:
         with self._table("Scan", params) as (file, table):
@@ -117,7 +132,7 @@ class SQLiteLeaseTable:
 
     def get_item(self, **params: Any) -> dict[str, Any]:
         with self._table("GetItem", params) as (file, table):
-            table.rows = file.rows(table.name, _key_in(params, table))
+            table.rows = file.row(table.name, _key_in(params, table))
             return {**table.get(params), **_ANSWERED}
 
     def put_item(self, **params: Any) -> dict[str, Any]:
@@ -129,19 +144,21 @@ class SQLiteLeaseTable:
     def delete_item(self, **params: Any) -> dict[str, Any]:
         return self._write("DeleteItem", params)
 
+    def wait_at_most(self, seconds: float) -> None:
+        """Wait for other processes no longer than that from now on."""
+        self.timeout = min(self.timeout, seconds)
+
     def close(self) -> None:
         """Close the file, which the next request opens again."""
-        file, self._file = self._file, None
-        if file is not None and file.is_ours:
-            with file.lock:
-                file.connection.close()
+        with self._lock:
+            self._drop()
 
     # -- requests ------------------------------------------------------------------------------------------------
 
     def _write(self, operation: str, params: Params) -> dict[str, Any]:
         with self._table(operation, params, writes=True) as (file, table):
             key = _key_in(params, table)
-            table.rows = file.rows(table.name, key)
+            table.rows = file.row(table.name, key)
             answer, written = table.write(operation, params)
             if written.after is None:
                 file.ask("DELETE FROM leases WHERE name = ? AND key = ?", table.name, key)
@@ -162,24 +179,51 @@ class SQLiteLeaseTable:
 
     @contextmanager
     def _transaction(self, operation: str, *, writes: bool = True, may_make: bool = False) -> Iterator[_File]:
-        """All or nothing of what is done within. Raises SetupError, and TemporaryError, after which it may be both."""
+        """All or nothing of what is done within. Raises SetupError, and TemporaryError, after which it may be both.
+
+        Other threads have their turn while this one waits for another process: each waits as long as it may, and not
+        for the others, too. A commit that has to wait for readers keeps new ones out, so it need not begin anew.
+        """
+        until = self._runtime.monotonic() + self.timeout
+        begin = partial(self._begin, operation, writes=writes, may_make=may_make)
         try:
-            file = self._opened(operation, may_make=may_make)
-            with file.lock:
-                file.ask("BEGIN IMMEDIATE" if writes else "BEGIN")
-                try:
-                    yield file
-                    file.ask("COMMIT")
-                finally:
-                    if file.connection.in_transaction:
-                        file.connection.rollback()
+            while True:
+                with self._lock:
+                    try:
+                        if self._is_free(begin, until) and self._file is not None:
+                            yield self._file
+                            while not self._is_free(self._file.commit, until):
+                                pass
+                            return
+                    except sqlite3.Error as error:
+                        if _code_of(error) not in _LOCKED:
+                            # Nothing is known of the transaction: the next request begins with the file.
+                            self._drop()
+                        raise
+                    finally:
+                        if self._file is not None:
+                            self._file.roll_back()
+                self._runtime.event().wait(_SLICE / 10)
         except sqlite3.Error as error:
             failure = self._sorted(error)
+        except OSError as error:
+            failure = SetupError(f"The lease table {self.path} cannot be used: {error.strerror}. {_CHECK}")
         except InvalidRequestError as refusal:
             failure = aws_error("ValidationException", str(refusal), operation)
-        else:
-            return
         raise failure
+
+    def _begin(self, operation: str, *, writes: bool, may_make: bool) -> None:
+        self._opened(operation, may_make=may_make).begin(writes=writes)
+
+    def _is_free(self, step: Callable[[], object], until: float) -> bool:
+        """Do that; return False if another process has the file locked and time is left."""
+        try:
+            step()
+        except sqlite3.OperationalError as error:
+            if _code_of(error) not in _LOCKED or self._runtime.monotonic() >= until:
+                raise
+            return False
+        return True
 
     def _opened(self, operation: str, *, may_make: bool) -> _File:
         """The file as this process has opened it.
@@ -187,22 +231,20 @@ class SQLiteLeaseTable:
         One that another has taken the place of is gone: SQLite would go on in a file that has no name any more, and
         whoever comes next would begin in another one. Only a start, which may make the table, opens what is there now.
         """
-        try:
-            found = os.stat(self.path)
-            there: tuple[int, int] | None = (found.st_dev, found.st_ino)
-        except FileNotFoundError:
-            there = None
-        if self._file is not None and self._file.is_ours and self._file.place == there:
+        there = _place_of(self.path)
+        if self._file is not None and self._file.place == there:
             return self._file
-        is_replaced = self._file is not None and self._file.is_ours
-        if (there is None or is_replaced) and not may_make:
+        if (there is None or self._file is not None) and not may_make:
             raise aws_error("ResourceNotFoundException", "Requested resource not found", operation)
+        self._drop()
         self._refuse_remote()
-        if self._file is not None:
-            # Neither used nor closed: it may be that of the process which this one was forked from.
-            self._left.append(self._file)
-        self._file = _File.opened(self.path, self._timeout, may_make=may_make)
+        self._file = _File(self.path, may_make=may_make)
         return self._file
+
+    def _drop(self) -> None:
+        file, self._file = self._file, None
+        if file is not None:
+            file.connection.close()
 
     def _refuse_remote(self) -> None:
         kind = _file_system_of(self.path)
@@ -213,86 +255,140 @@ class SQLiteLeaseTable:
             )
 
     def _sorted(self, error: sqlite3.Error) -> Exception:
-        code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
+        code = _code_of(error)
         if code in _LOCKED:
             return TemporaryError(
-                f"The lease table {self.path} was locked by another process for {self._timeout:g} s. It is tried again."
+                f"The lease table {self.path} was locked by another process for {self.timeout:g} s. It is tried again. "
+                "If that goes on: does one of them stand still?"
             )
         said = f"The lease table {self.path} cannot be used: {error}."
         if code in _NEVER:
-            return SetupError(f"{said} Do: check the file, its folder, and that this process may write both.")
+            return SetupError(f"{said} {_CHECK}")
         return TemporaryError(f"{said} It is tried again. If that goes on: is its disk full?")
 
+    # -- forks ---------------------------------------------------------------------------------------------------
 
-@dataclass(slots=True)
+    def _before_fork(self) -> None:
+        """Close the file, between two requests: what SQLite knows of its locks is of one process."""
+        self._lock.__enter__()
+        self._drop()
+
+    def _after_fork(self) -> None:
+        self._lock.__exit__(None, None, None)
+
+
+_stores: Final[weakref.WeakSet[SQLiteLeaseTable]] = weakref.WeakSet()
+_forking: Final[list[SQLiteLeaseTable]] = []
+
+
+def _before_fork() -> None:
+    _forking[:] = _stores
+    for store in _forking:
+        store._before_fork()
+
+
+def _after_fork() -> None:
+    for store in reversed(_forking):
+        store._after_fork()
+    _forking.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork)
+
+
 class _File:
-    """The file, as one process has opened it. place: device and number of the file that it was."""
+    """The file, opened. place: device and number of the file that it is. Used by one thread at a time.
 
-    connection: sqlite3.Connection
-    process: int
-    place: tuple[int, int]
-    lock: Lock
+    Raises sqlite3.Error, OSError and SetupError.
+    """
 
-    @classmethod
-    def opened(cls, path: Path, timeout: float, *, may_make: bool) -> _File:
-        """Raises sqlite3.Error and SetupError."""
+    def __init__(self, path: Path, *, may_make: bool) -> None:
         mode = "rwc" if may_make else "rw"
-        connection = sqlite3.connect(
-            f"{path.absolute().as_uri()}?mode={mode}",
-            timeout,
-            isolation_level=None,
-            check_same_thread=False,
-            uri=True,
+        self.connection = sqlite3.connect(
+            f"{path.as_uri()}?mode={mode}", _SLICE, isolation_level=None, check_same_thread=False, uri=True
         )
         try:
-            _prepare(connection, path)
-            found = os.stat(path)
+            _prepare(self.connection, path)
+            self.place = _place_of(path)
         except BaseException:
-            connection.close()
+            self.connection.close()
             raise
-        return cls(connection, os.getpid(), (found.st_dev, found.st_ino), SystemRuntime().lock())
+        # Most rows are as the scan before found them, and need not be parsed again.
+        self._known: dict[tuple[str, str], tuple[str, Item]] = {}
 
-    @property
-    def is_ours(self) -> bool:
-        """False in a process that was forked from the one that opened it."""
-        return self.process == os.getpid()
+    def begin(self, *, writes: bool) -> None:
+        self.ask("BEGIN IMMEDIATE" if writes else "BEGIN")
+        # A reading transaction has its lock from its first question on.
+        self.ask("SELECT 1 FROM tables").fetchone()
+
+    def commit(self) -> None:
+        self.ask("COMMIT")
+
+    def roll_back(self) -> None:
+        """End a transaction that was not committed."""
+        if self.connection.in_transaction:
+            self.connection.rollback()
 
     def ask(self, statement: str, *values: str) -> sqlite3.Cursor:
         return self.connection.execute(statement, values)
 
     def table(self, name: str) -> Table | None:
-        """The table without its rows."""
+        """The table without its rows. One that was copied from another file has another identity."""
         found = self.ask("SELECT id, made_by FROM tables WHERE name = ?", name).fetchone()
-        return None if found is None else Table(json.loads(found[1]), 0, found[0])
+        if found is None:
+            return None
+        device, number = self.place or (0, 0)
+        return Table(json.loads(found[1]), 0, f"{found[0]}-{device:x}-{number:x}")
 
-    def rows(self, name: str, key: str | None = None) -> dict[str, Item]:
-        """The rows of a table by key, or that one."""
-        if key is None:
-            found = self.ask("SELECT key, item FROM leases WHERE name = ?", name)
-        else:
-            found = self.ask("SELECT key, item FROM leases WHERE name = ? AND key = ?", name, key)
-        return {str(own): _item_of(text) for own, text in found}
+    def rows(self, name: str) -> dict[str, Item]:
+        """All rows of a table by key."""
+        found = self.ask("SELECT key, item FROM leases WHERE name = ?", name).fetchall()
+        return {key: self._item(name, key, text) for key, text in found}
+
+    def row(self, name: str, key: str) -> dict[str, Item]:
+        """That row, by its key; empty if there is none."""
+        found = self.ask("SELECT item FROM leases WHERE name = ? AND key = ?", name, key).fetchone()
+        return {} if found is None else {key: self._item(name, key, found[0])}
+
+    def _item(self, name: str, key: str, text: str) -> Item:
+        known = self._known.get((name, key))
+        if known is None or known[0] != text:
+            item = read_json(text.encode())
+            known = self._known[name, key] = (text, with_bytes(item) if '"B' in text else item)
+        return known[1]
 
 
 def _prepare(connection: sqlite3.Connection, path: Path) -> None:
     """Make the tables in a file that is new. Raises sqlite3.Error, and SetupError for the file of another program."""
+    if (names := os.stat(path).st_nlink) > 1:
+        raise SetupError(
+            f"The lease table {path} is a file with {names} names (hard links). Each would have a journal of its own. "
+            "Do: keep one name."
+        )
     # A write is on the disk before it is answered: others rely on a counter that a power failure would take back.
-    connection.execute("PRAGMA synchronous = FULL")
-    if _kind_of(connection) != (_APPLICATION_ID, _VERSION):
-        with connection:
-            # Of two processes that begin at once the second one waits here, and finds the tables.
-            connection.execute("BEGIN IMMEDIATE")
-            kind = _kind_of(connection)
-            if kind == (0, 0) and connection.execute("SELECT count(*) FROM sqlite_master").fetchone() == (0,):
-                for statement in _SCHEMA:
-                    connection.execute(statement)
-            elif kind != (_APPLICATION_ID, _VERSION):
-                whose = f"a newer pykcl (form {kind[1]})" if kind[0] == _APPLICATION_ID else "another program"
-                raise SetupError(
-                    f"The file {path} is of {whose}, and no lease table that this pykcl can use. Nothing was "
-                    "changed in it. Do: name another file."
-                )
-    connection.execute("PRAGMA journal_mode = WAL")
+    connection.execute("PRAGMA synchronous = EXTRA")
+    connection.execute("PRAGMA fullfsync = ON")
+    (journal,) = connection.execute("PRAGMA journal_mode = TRUNCATE").fetchone()
+    if journal != "truncate":
+        raise SetupError(
+            f"The lease table {path} keeps a journal of the kind {journal!r}. Do: name another file."
+        )
+    if _kind_of(connection) == (_APPLICATION_ID, _VERSION):
+        return
+    with connection:
+        # Of two processes that begin at once the second one waits here, and finds the tables.
+        connection.execute("BEGIN IMMEDIATE")
+        kind = _kind_of(connection)
+        if kind == (0, 0) and connection.execute("SELECT count(*) FROM sqlite_master").fetchone() == (0,):
+            for statement in _SCHEMA:
+                connection.execute(statement)
+        elif kind != (_APPLICATION_ID, _VERSION):
+            whose = f"a newer pykcl (form {kind[1]})" if kind[0] == _APPLICATION_ID else "another program"
+            raise SetupError(
+                f"The file {path} is of {whose}, and no lease table that this pykcl can use. Nothing was changed in "
+                "it. Do: name another file."
+            )
 
 
 def _kind_of(connection: sqlite3.Connection) -> tuple[int, int]:
@@ -303,9 +399,19 @@ def _kind_of(connection: sqlite3.Connection) -> tuple[int, int]:
     return kind, version
 
 
-def _item_of(text: str) -> Item:
-    item = read_json(text.encode())
-    return with_bytes(item) if '"B' in text else item
+def _code_of(error: sqlite3.Error) -> int:
+    return getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
+
+
+def _place_of(path: Path) -> tuple[int, int] | None:
+    """Return device and number of a file; None: there is none. Raises OSError."""
+    try:
+        found = os.stat(path)
+    except FileNotFoundError:
+        return None
+    if not stat.S_ISREG(found.st_mode):
+        raise SetupError(f"The lease table {path} is no file. Do: name one, such as {path / 'orders.db'}.")
+    return found.st_dev, found.st_ino
 
 
 def _key_in(params: Params, table: Table) -> str:
@@ -316,11 +422,13 @@ def _key_in(params: Params, table: Table) -> str:
 def _file_system_of(path: Path) -> str | None:
     """Return the kind of file system that a path lies on; None where this system does not say it."""
     try:
-        lines = _MOUNTS.read_text("utf-8", "replace").splitlines()
+        lines = _MOUNTS.read_text("utf-8", "surrogateescape").splitlines()
     except OSError:
         return None
-    mounted = [line.split()[1:3] for line in lines]
-    above = {str(folder) for folder in path.absolute().parents}
+    real = Path(os.path.realpath(path))
+    above = {str(real), *map(str, real.parents)}
+    mounted = [line.split(" ")[1:3] for line in lines]
+    named = [(_OCTAL.sub(lambda code: chr(int(code[1], 8)), place), kind) for place, kind in mounted]
     # The last one of a folder hides those before it.
-    found = [(len(place), at, kind) for at, (place, kind) in enumerate(mounted) if place in above]
+    found = [(len(place), at, kind) for at, (place, kind) in enumerate(named) if place in above]
     return max(found)[2] if found else None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypedDict
 
@@ -136,13 +136,22 @@ class WorkerSeams:
     host: HostSource | None = None
 
 
+_OF_DYNAMODB = (
+    "table_deletion_protection", "point_in_time_recovery", "coordinator_state_table", "worker_metrics_table",
+)  # fmt: skip
+_DEFAULTS = {field.name: field.default for field in fields(Config)}
+
+
 def clients_with(
     lease_table: SQLiteLeaseTable | None, clients: Mapping[str, Any] | None, config: Config
 ) -> Mapping[str, Any] | None:
     """Return the clients, with the lease table for that of DynamoDB. Raises ConfigError for what contradicts it."""
     if lease_table is None:
         return clients
-    if not callable(getattr(lease_table, "update_item", None)):
+    from pykcl.stores.sqlite import SQLiteLeaseTable
+
+    given: object = lease_table
+    if not isinstance(given, SQLiteLeaseTable):
         raise ConfigError(
             f"lease_table={type(lease_table).__name__} is no lease table. "
             "Do: lease_table=SQLiteLeaseTable('orders.db')."
@@ -151,11 +160,14 @@ def clients_with(
         raise ConfigError(
             "lease_table= and clients={'dynamodb': …} both say where the leases are. Drop one of them."
         )
-    for option in ("table_deletion_protection", "point_in_time_recovery"):
-        if getattr(config, option):
+    for option in _OF_DYNAMODB:
+        value = getattr(config, option)
+        if value != _DEFAULTS[option]:
             raise ConfigError(
-                f"lease_table={lease_table!r} and {option}=True do not go together: only DynamoDB has that. Drop one."
+                f"lease_table={lease_table!r} and {option}={value!r} do not go together: the latter is about a lease "
+                "table in DynamoDB. Drop one."
             )
+    lease_table.wait_at_most(config.request_timeout)
     return {**(clients or {}), "dynamodb": lease_table}
 
 

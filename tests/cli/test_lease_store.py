@@ -5,9 +5,10 @@ import re
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
-from service_kit import Service
+from service_kit import ROOT, Service
 
 from pykcl.cli.local import local_environment
 from pykcl.local.server import LocalAws
@@ -65,9 +66,11 @@ def processed(*runs):
 
 
 def command(aws, address, *words):
+    """(exit code, all output). A backup stays beside the file."""
     done = subprocess.run(
         [sys.executable, "-m", "pykcl.cli", *words],
-        env={**os.environ, **local_environment(aws.url), "PYKCL_LEASE_STORE": address},
+        cwd=Path(address.removeprefix("sqlite:")).parent,
+        env={**os.environ, "PYTHONPATH": str(ROOT), **local_environment(aws.url), "PYKCL_LEASE_STORE": address},
         capture_output=True, text=True, timeout=GUARD, check=False,
     )  # fmt: skip
     return done.returncode, done.stdout + done.stderr
@@ -153,7 +156,7 @@ def test_what_needs_a_table_in_dynamodb_refuses_the_file(aws, address, words):
     code, text = command(aws, address, *words)
     assert code == 2, text
     assert (
-        f"needs a lease table in DynamoDB, and the lease store is {address}. Do: leave out --lease-store and"
+        f"reads no lease table but one in DynamoDB, and the lease store is {address}. Do: leave out --lease-store"
         in text
     )
 

@@ -2,15 +2,18 @@
 
 import multiprocessing
 import os
+import shutil
 import signal
 import sqlite3
 import subprocess
 import sys
 import threading
+import time
+from pathlib import Path
 
 import pytest
 
-from pykcl import ConfigError, SetupError, SQLiteLeaseTable, TableGone
+from pykcl import ConfigError, SetupError, SQLiteLeaseTable, TableGone, TemporaryError
 from pykcl.aws.lease_table import DynamoDBLeaseTable
 from pykcl.interfaces import Applied, Rejected, Unknown
 from pykcl.model import lease_writes
@@ -145,7 +148,19 @@ def test_a_network_file_system_is_refused(path, store, monkeypatch, tmp_path):
     table_in(SQLiteLeaseTable(path))
 
 
-@pytest.mark.parametrize("text", ["orders.db", "sqlite:", "postgresql://u:p@h/db", "redis://h", ""])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "orders.db",
+        "sqlite:",
+        "postgresql://u:p@h/db",
+        "redis://h",
+        "",
+        "sqlite:///x.db",
+        "sqlite:~/x.db",
+        "sqlite:file:x",
+    ],
+)
 def test_an_address_of_no_store_is_refused(text):
     with pytest.raises(
         ConfigError, match=r"is no address of one\. Do: name an SQLite file, such as sqlite:orders\.db"
@@ -164,7 +179,7 @@ def test_a_file_that_another_process_has_locked_makes_a_write_unknown_and_then_g
     answer = written(table, create, seconds=0.1)
     assert isinstance(answer, Unknown)
     assert "orders.db was locked by another process for 0.01 s" in answer.cause
-    # In WAL mode it does not stop who reads.
+    # Who only reads is not stopped before it commits.
     assert table.read(KEY) is None
     other.execute("ROLLBACK")
     assert isinstance(written(table, create), Applied)
@@ -299,3 +314,155 @@ def test_a_process_that_is_killed_loses_no_write_that_was_answered(path, table, 
         assert row.counter - counter in (0, 1)
         assert int(row.checkpoint.sequence_number) - checkpoint == row.counter - counter
     assert sqlite3.connect(path).execute("PRAGMA integrity_check").fetchone() == ("ok",)
+
+
+# -- what would let two workers have one lease -----------------------------------------------------------------
+
+
+def taken_by(path, worker):
+    """Take the lease as a process of its own would, from the row as it is now; return the answer."""
+    script = (
+        "import sys; from pykcl import SQLiteLeaseTable; from pykcl.aws.lease_table import DynamoDBLeaseTable;"
+        "from pykcl.model import lease_writes; from pykcl.runtime import SystemRuntime; r = SystemRuntime();"
+        "t = DynamoDBLeaseTable(SQLiteLeaseTable(sys.argv[1]), 'orders-app', r);"
+        f"a = t.write(lease_writes.take(t.read('{KEY}'), sys.argv[2]), until=r.monotonic() + 300);"
+        "print(type(a).__name__, a.lease.counter)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, path, worker], capture_output=True, text=True, timeout=SOON, check=True
+    )
+    return done.stdout.strip()
+
+
+def test_a_forked_process_and_those_beside_it_see_each_other_s_writes(path, store, table):
+    """1) A process that has the file open is forked; 2) it ends; 3) another one opens and closes the file."""
+    written(table, lease_writes.create(Lease(KEY, Checkpoint("1"))))
+    context = multiprocessing.get_context("fork")
+    go_on, answers = context.Event(), context.Queue()
+
+    def child():
+        answers.put(written(table, lease_writes.take(table.read(KEY), "child")).lease.counter)
+        go_on.wait(SOON)
+        answers.put(table.read(KEY).owner)
+
+    process = context.Process(target=child)
+    process.start()
+    assert answers.get(timeout=SOON) == 1
+    store.close()
+    assert taken_by(path, "other") == "Applied 2"
+    go_on.set()
+    assert answers.get(timeout=SOON) == "other"
+    process.join(SOON)
+
+
+def test_a_process_may_copy_the_file_that_it_has_open(path, table, tmp_path):
+    """To close any descriptor of a file ends all locks that the process has on it."""
+    written(table, lease_writes.create(Lease(KEY, Checkpoint("1"))))
+    shutil.copy(path, tmp_path / "copy.db")
+    assert taken_by(path, "other") == "Applied 1"
+    answer = written(table, lease_writes.take(Lease(KEY, Checkpoint("1")), "w1"))
+    assert isinstance(answer, Rejected)
+    assert answer.row.owner == "other"
+
+
+def test_a_fork_in_the_middle_of_a_request_leaves_no_lock_behind(table):
+    written(table, lease_writes.create(Lease(KEY, Checkpoint("1"))))
+    over = threading.Event()
+
+    def busy():
+        while not over.is_set():
+            written(table, lease_writes.take(table.read(KEY), "parent"))
+
+    thread = threading.Thread(target=busy)
+    thread.start()
+    context = multiprocessing.get_context("fork")
+    try:
+        for _ in range(5):
+            answers = context.Queue()
+            process = context.Process(target=lambda answers=answers: answers.put(table.read(KEY).owner))
+            process.start()
+            assert answers.get(timeout=SOON) in (None, "parent")
+            process.join(SOON)
+    finally:
+        over.set()
+        thread.join()
+
+
+def test_a_file_with_two_names_is_refused(path, store, tmp_path):
+    table_in(store)
+    os.link(path, tmp_path / "again.db")
+    with pytest.raises(SetupError, match=r"is a file with 2 names \(hard links\)"):
+        table_in(SQLiteLeaseTable(tmp_path / "again.db"))
+
+
+def test_a_copy_that_takes_the_place_of_the_file_is_another_table(path, store, table, tmp_path):
+    written(table, lease_writes.create(Lease(KEY, Checkpoint("1"), counter=7)))
+    first = store.describe_table(TableName="orders-app")["Table"]["TableId"]
+    shutil.copy(path, tmp_path / "copy.db")
+    os.replace(tmp_path / "copy.db", path)
+    store.close()
+    assert store.describe_table(TableName="orders-app")["Table"]["TableId"] != first
+
+
+def test_the_folder_of_the_program_may_change(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    table = table_in(SQLiteLeaseTable("orders.db"))
+    (tmp_path / "other").mkdir()
+    monkeypatch.chdir(tmp_path / "other")
+    assert table.scan().rows == ()
+    assert not (tmp_path / "other" / "orders.db").exists()
+
+
+def test_threads_that_wait_for_another_process_wait_beside_each_other(path):
+    """Each as long as it may, and not one after the other."""
+    store = SQLiteLeaseTable(path, timeout=2.0)
+    table_in(store)
+    other = sqlite3.connect(path, isolation_level=None)
+    other.execute("BEGIN EXCLUSIVE")
+    began, failed = time.monotonic(), []
+
+    def read():
+        try:
+            store.get_item(TableName="orders-app", Key={"leaseKey": {"S": KEY}})
+        except TemporaryError as error:
+            failed.append(str(error))
+
+    threads = [threading.Thread(target=read) for _ in range(60)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    # One after the other they would take two minutes.
+    assert len(failed) == 60
+    assert time.monotonic() - began < 60
+    other.execute("ROLLBACK")
+    assert store.get_item(TableName="orders-app", Key={"leaseKey": {"S": KEY}}).keys() == {"ResponseMetadata"}
+
+
+def test_what_breaks_a_request_off_breaks_no_later_one(store, table, monkeypatch):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(sqlite._File, "row", interrupted)
+        written(table, lease_writes.create(Lease(KEY, Checkpoint("1"))))
+    assert isinstance(written(table, lease_writes.create(Lease(KEY, Checkpoint("1")))), Applied)
+
+
+@pytest.mark.parametrize(("mounted", "path", "kind"), [
+    ("/mnt/my\\040share", "/mnt/my share/orders.db", "nfs4"),
+    ("/mnt/nfs", "/local/../mnt/nfs/orders.db", "nfs4"),
+    ("/mnt/nfs/orders.db", "/mnt/nfs/orders.db", "nfs4"),
+    ("/mnt/nfs", "/mnt/nfsother/orders.db", "ext4"),
+])  # fmt: skip
+def test_the_file_system_is_that_of_the_real_path(tmp_path, monkeypatch, mounted, path, kind):
+    mounts = tmp_path / "mounts"
+    mounts.write_text(f"/dev/a / ext4 rw 0 0\nserver:/x {mounted} nfs4 rw 0 0\n")
+    monkeypatch.setattr(sqlite, "_MOUNTS", mounts)
+    assert sqlite._file_system_of(Path(path)) == kind
+
+
+def test_a_folder_that_is_a_file_is_named(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(SetupError, match=r"file/orders\.db cannot be used: Not a directory"):
+        table_in(SQLiteLeaseTable(tmp_path / "file" / "orders.db"))
