@@ -473,7 +473,7 @@ def report_of(
     """Return the report of one process for `merged_report`. report: its own; None: it sent none, and `why` says why."""
     silent = {
         "live": pid is not None, "ready": False, "why": list(why), "max_millis_behind_latest": None, "stalled": [],
-        "worker": None,
+        "paused": [], "worker": None,
     }  # fmt: skip
     return {"process": number, "pid": pid, "starts": starts, **(silent if report is None else report)}
 
@@ -488,6 +488,7 @@ def merged_report(live: Verdict, ready: Verdict, reports: Sequence[Mapping[str, 
         "why": list(dict.fromkeys((*live.why, *ready.why))),
         "max_millis_behind_latest": max((one for one in behind if one is not None), default=None),
         "stalled": sorted({shard for one in reports for shard in one["stalled"]}),
+        "paused": sorted({shard for one in reports for shard in one["paused"]}),
         "versions": versions(),
         "processes": list(reports),
     }

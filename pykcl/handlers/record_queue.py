@@ -237,7 +237,7 @@ class RecordQueue:
                 if getattr(feed.checkpointer, "is_lost", False):
                     self._empty(feed)
                     continue
-                if getattr(feed.checkpointer, "is_in_doubt", False):
+                if getattr(feed.checkpointer, "is_in_doubt", False) or getattr(feed.acks, "is_paused", False):
                     feed.rests_until = max(feed.rests_until, now + _CHECK_EVERY)
                 if now < feed.rests_until:
                     ring.rotate(-1)

@@ -278,6 +278,7 @@ class OwnerBook:
                 "state": shown(page.state),
                 "ready": page.ready,
                 "stalled": len(page.stalled),
+                "paused": len(page.paused),
                 "troubles": [shown(one) for one in page.troubles[:5]],
             },
         }

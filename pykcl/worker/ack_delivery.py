@@ -28,6 +28,10 @@ WRITE_EVERY = 1.0
 """Seconds between two automatic checkpoints, and longest sleep while one may become due."""
 
 
+PAUSE_POLL = 1.0
+"""Longest sleep of a shard that is paused: what pauses and resumes it, a signal handler say, wakes nobody."""
+
+
 class Intake(ABC):
     """The attribute `intake` of a processor whose records wait in a queue until a program takes them.
 
@@ -65,7 +69,7 @@ class ShardAcks:
     """
 
     def __init__(self, scope: LeaseScope, watermark: Watermark, policies: BatchDelivery | None) -> None:
-        self._context = scope.context
+        self._scope, self._context = scope, scope.context
         self._held = scope.mine
         self._watermark, self._policies = watermark, policies
         self._own_process = OwnProcess()
@@ -77,6 +81,11 @@ class ShardAcks:
             return self._watermark.settle((record.sequence_number, record.sub_sequence_number))
         except LookupError:
             return self._refuse_unless_durable(record)
+
+    @property
+    def is_paused(self) -> bool:
+        """True while the application has paused the shard of the records."""
+        return self._scope.is_paused
 
     def reject(self, record: Record, reason: str = "") -> bool:
         policies, context = self._policies, self._context
@@ -169,8 +178,10 @@ class AckDelivery:
         """Deliver the records, in several batches where there is not room for all of them. Raises LeaseLostError."""
         start = 0
         while start < len(records):
-            if not self._wait(lambda: self._room() > 0, or_stop=True):
+            if not self._wait(lambda: self._room() > 0 or self._scope.is_paused, or_stop=True):
                 return Signal.STOP
+            if self._scope.is_paused:
+                return Signal.PAUSE
             durable = self._held.lease.checkpoint
             if not durable < records[start].position:
                 # An earlier owner had prepared a later checkpoint, and it is committed since.
@@ -200,7 +211,9 @@ class AckDelivery:
         stream = self._context.stream.name
         batch = Batch(records, checkpointer, millis_behind, self._held.key, stream, self.acks)
         call = self._processor.process_records
-        result = self._scope.calls.until_it_returns("process_records", call, batch, self._rest_after)
+        result = self._scope.calls.until_it_returns(
+            "process_records", call, batch, self._rest_after, self.hold_on
+        )
         if result in NOT_RETURNED:
             return NOT_RETURNED[result]
         self._refused_from = None
@@ -288,6 +301,10 @@ class AckDelivery:
             if left() <= 0:
                 return False
             self._write()
+
+    def hold_on(self) -> bool:
+        """Wait while the shard is paused, and write the checkpoints that become due. Returns and raises as `sleep`."""
+        return self.sleep(lambda: PAUSE_POLL if self._scope.is_paused else 0.0)
 
     def close(self) -> None:
         """Ignore acks from now on, and release what their records hold."""

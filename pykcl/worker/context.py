@@ -22,6 +22,7 @@ from pykcl.worker.fan_out_consumer import FanOutConsumer
 from pykcl.worker.fleet_monitor import FleetMonitor
 from pykcl.worker.held_leases import HeldLeases
 from pykcl.worker.idle_reads import IdleShardPoller
+from pykcl.worker.pausing import Pauses
 from pykcl.worker.prefetch import MemoryBudget
 from pykcl.worker.stream_identity import ExpiredShardCheck, StreamIdentity
 from pykcl.worker.threads import Helpers
@@ -68,6 +69,7 @@ class Context:
     has_taken: Event
     has_read: Event
     helpers: Helpers
+    pauses: Pauses
     dead_letters: DeadLetterDestination | None = None
     pace: Pace | None = None
     consumer: FanOutConsumer | None = None

@@ -27,6 +27,7 @@ from pykcl.worker.stream_identity import denied_once
 
 NOT_RETURNED = {
     CallResult.STOPPED: Signal.STOP,
+    CallResult.PAUSED: Signal.PAUSE,
     CallResult.RETRIES_EXHAUSTED: Signal.GIVE_UP,
     CallResult.RESTART: Signal.RESTART,
 }

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
+from math import inf
 
 from pykcl.errors import SetupError
 from pykcl.events import LossReason, ProcessorReturned, ProcessorSlow, ProcessorTimedOut, RecordNotAcked
@@ -29,13 +30,20 @@ class ProcessorWatchdog:
         self._context = context
         self._reported: dict[tuple[str, float], str] = {}
         self._unacked: dict[str, Checkpoint] = {}
+        # When each shard was last found to be paused, monotonic seconds: behind a pause the time of acks counts anew.
+        self._paused: dict[str, float] = {}
 
-    def check(self, workers: Iterable[tuple[LeaseWorker, Task]], now: float) -> None:
+    def check(self, workers: Sequence[tuple[LeaseWorker, Task]], now: float) -> None:
         """Each call is reported once, after `processor_warn_after`, and again when it returned; `processor_timeout`
         costs it the lease, which is reported, too: the lease worker itself reports the loss when the call returns, and
         that may never be."""
         config = self._context.config
         current: dict[tuple[str, float], str] = {}
+        before = self._paused
+        self._paused = {
+            worker.key: now if worker.scope.is_paused else before.get(worker.key, -inf)
+            for worker, _ in workers
+        }
         for worker, task in workers:
             self._check_acks(worker, now)
             self._measure_ending(worker, now)
@@ -69,14 +77,16 @@ class ProcessorWatchdog:
         if progress is None or not progress.waits_for_acks:
             return
         watermark = progress.watermark
-        since = None if watermark is None else watermark.oldest_since
-        if watermark is None or since is None or now - since < config.processor_warn_after:
+        since, paused_at = None if watermark is None else watermark.oldest_since, self._paused[worker.key]
+        is_late = since is not None and now - max(since, paused_at) >= config.processor_warn_after
+        if watermark is None or not is_late:
             self._unacked.pop(worker.key, None)
             return
         found = watermark.oldest
         if found is None:
             return
         position, since, unacked = found
+        since = max(since, paused_at)
         if self._unacked.get(worker.key) != position and now - since >= config.processor_warn_after:
             self._unacked[worker.key] = position
             event = RecordNotAcked(
@@ -223,4 +233,8 @@ class CredentialsWatch:
 
 
 def _is_at_work(worker: LeaseWorker) -> bool:
-    return worker.scope.has_answered or worker.is_final or worker.state is State.WAITING_FOR_PARENTS
+    return (
+        worker.scope.has_answered
+        or worker.is_final
+        or worker.state in (State.WAITING_FOR_PARENTS, State.PAUSED)
+    )

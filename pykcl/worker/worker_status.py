@@ -136,6 +136,7 @@ class WorkerStatusReporter:
             last_error=self.errors.of(worker.key, now),
             subscribed_for=_ago(held.subscribed_at, now) if held else None,
             silent_for=_ago(held.silent_since, now) if held else None,
+            paused=worker.scope.is_paused,
         )
 
 
