@@ -79,12 +79,11 @@ class Start:
         )
         if created:
             self.events.emit(TableCreated(table=config.table))
-        token = runtime.token()
         memory = MemoryBudget(config.max_buffered_bytes, runtime)
         context = Context(
             config=config,
             worker_id=self.worker_id,
-            process_token=token,
+            process_token=runtime.token(),
             version=__version__,
             identity=StreamIdentity(description, stream, runtime, config.table),
             table=table,
