@@ -293,3 +293,17 @@ def test_the_last_error_of_a_shard_is_kept_without_a_word_of_the_application(new
     (lease,) = status_of(worker)["worker"]["leases"]
     assert lease["last_error"]["event"] == "ProcessorRaised"
     assert "ValueError" in lease["last_error"]["text"]
+
+
+def test_a_paused_shard_is_named_and_neither_unready_nor_a_trouble(new_fleet):
+    fleet = new_fleet(shards=2)
+    worker = fleet.worker("w1")
+    worker.pause()
+    worker.start()
+    fleet.wait(lambda: worker.initialized, 30, "the worker")
+    fleet.wait(lambda: set(worker.activities.values()) == {"paused"}, 30, "the pause")
+    told = status_of(worker)
+    assert told["ready"]
+    assert told["paused"] == sorted(worker.leases)
+    worker.resume()
+    assert status_of(worker)["paused"] == []

@@ -15,7 +15,7 @@ from pykcl.events import (
 from pykcl.handlers.functions import handler
 from pykcl.handlers.windows import Window
 from pykcl.model.kpl import aggregate
-from pykcl.testing.fleet import STREAM, RecordingProcessor
+from pykcl.testing.fleet import STREAM, TABLE, RecordingProcessor
 from pykcl.testing.runtime import EPOCH_MILLIS
 
 SHARD = "shardId-000000000000"
@@ -494,6 +494,23 @@ def test_a_paused_lease_is_stolen_by_a_worker_that_joins_and_read_there(new_flee
     assert {record.shard_id for _, record in fleet.ledger.delivered} == theirs
     worker.resume()
     fleet.wait_delivered(put)
+
+
+def test_a_paused_lease_that_its_next_owner_asks_for_is_handed_over(new_fleet):
+    """As a leader of KCL 3.x does: the owner in the row is the next one, and this worker is the one of the checkpoint."""
+    fleet = new_fleet(shards=1)
+    worker = fleet.start("w1", checkpoint_mode="interval", checkpoint_interval=500.0)
+    fleet.wait_delivered(fleet.put(5))
+    last = fleet.ledger.delivered[-1][1].position
+    worker.pause()
+    wait_until_paused(fleet, worker)
+    item = fleet.items()[SHARD]
+    counter = {"N": str(int(item["leaseCounter"]["N"]) + 1)}
+    asked = {**item, "leaseOwner": {"S": "next"}, "checkpointOwner": {"S": "w1"}, "leaseCounter": counter}
+    fleet.dynamodb.put_raw(TABLE, asked)
+    fleet.wait(lambda: "checkpointOwner" not in fleet.items()[SHARD], 15.0)
+    row = fleet.rows()[SHARD]
+    assert (row.owner, row.checkpoint) == ("next", last)
 
 
 # -- positions ---------------------------------------------------------------------------------------------------------
