@@ -184,7 +184,7 @@ class KinesisStream:
         """Send one PutRecords request; see `interfaces.PutStream`. Raises StreamMissing when there is no stream."""
         doing = f"Putting records into stream {self._name!r}"
         try:
-            answer = self._call(doing, self._puts.put_records, {**self._stream(), "Records": records})
+            answer = self._call(doing, partial(self._puts.put, records), self._stream())
         except NotFoundError as error:
             message = str(error)
         else:

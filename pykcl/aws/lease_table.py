@@ -178,6 +178,13 @@ class DynamoDBLeaseTable:
         of this worker are gone, and every shard seems to be one that nobody ever read; 3) it would be begun at the
         start position: at LATEST all that was put meanwhile would be skipped.
         """
+        seems_another = TemporaryError(
+            f"Lease table {self._name!r} seems to be another one of that name. It is asked again, as the endpoint "
+            "or the credentials may have been others for a moment."
+        )
+        if self._another.is_fresh(self._runtime.monotonic()):
+            # Every shard that ends scans, and tries again: all of them together ask once.
+            raise seems_another
         description = self._describe()
         if description is None:
             raise self._missing("scanning it")
@@ -185,10 +192,7 @@ class DynamoDBLeaseTable:
             self._another.found()
             return
         if not self._another.is_proven(self._runtime.monotonic()):
-            raise TemporaryError(
-                f"Lease table {self._name!r} seems to be another one of that name. It is asked again, as the endpoint "
-                "or the credentials may have been others for a moment."
-            )
+            raise seems_another
         raise TableGone(
             f"Lease table {self._name!r} was deleted, and the present one is another one of that name. The "
             "positions this worker read from are gone, so nothing is delivered. Restore it from a backup, "

@@ -12,11 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from click.core import ParameterSource
 
 from pykcl.cli.console import say
 from pykcl.cli.errors import ExitCode
-from pykcl.cli.options import Verb
+from pykcl.cli.options import Verb, refuse_of_others
 from pykcl.cli.output import (
     Colour,
     Column,
@@ -43,7 +42,10 @@ MARKS: Mapping[str, tuple[str, Colour]] = {
 }
 _TOPIC_WIDTH = 11
 _WIDE = 110
-_OF_WORKER = ("application", "table", "failover", "properties", "no_sample", "no_lag")
+_OF = {
+    "compression": ("producer",),
+    **dict.fromkeys(("application", "table", "failover", "properties", "no_sample", "no_lag"), ("worker",)),
+}
 
 
 @click.command(cls=Verb)
@@ -108,7 +110,7 @@ def doctor(
     """
     if keep_names and bundle is None:
         raise click.UsageError("--keep-names goes with --bundle FILE.")
-    _refuse_mixture(whose, compression)
+    refuse_of_others(whose, _OF)
     if whose == "producer":
         target.refuse_without("stream")
     file = _file_facts(target.properties) if target.properties is not None else None
@@ -119,24 +121,6 @@ def doctor(
     if bundle is not None:
         _write_bundle(bundle, facts, keep_names=keep_names)
     sys.exit(ExitCode.FINDING if any(one.level == "error" for one in findings) else ExitCode.OK)
-
-
-def _refuse_mixture(whose: Program, compression: str | None) -> None:
-    if whose == "worker":
-        if compression is not None:
-            raise click.UsageError("--compression: only with --for producer.")
-        return
-    context = click.get_current_context()
-    given = [
-        max(param.opts, key=len)
-        for param in context.command.params
-        if param.name in _OF_WORKER
-        and context.get_parameter_source(param.name) is ParameterSource.COMMANDLINE
-    ]
-    if given:
-        raise click.UsageError(
-            f"{', '.join(given)}: of workers and their fleet. Drop that, or --for producer."
-        )
 
 
 def examine(

@@ -10,7 +10,7 @@ import click
 
 from pykcl.cli.console import say
 from pykcl.cli.errors import usage
-from pykcl.cli.options import Verb
+from pykcl.cli.options import Verb, refuse_of_others
 from pykcl.cli.target import Target, fleet_options
 from pykcl.errors import ConfigError
 from pykcl.model.dead_letter import Address
@@ -27,7 +27,6 @@ _OF = {
     "dead_letters": ("worker", "operator"),
     **dict.fromkeys(("steer", "put", "simulate", "read_metrics"), ("operator",)),
 }
-"""Whose policies an option is for, by the name of its parameter. One that is not here is for all of them."""
 
 
 @click.command(cls=Verb)
@@ -118,7 +117,7 @@ def iam(
     from pykcl.operate.aws.iam import operator_policy, producer_policy, worker_policy
 
     granted: dict[str, Any] = {"steer": steer, "put": put, "simulate": simulate, "read_metrics": read_metrics}
-    _refuse_of_others(whose)
+    refuse_of_others(whose, _OF)
     config = target.config
     places = _places(target, account, partition)
     if whose == "producer":
@@ -183,13 +182,3 @@ def _places(target: Target, account: str | None, partition: str | None) -> dict[
         "account": account or (found["account"] if found is not None else "ACCOUNT"),
         "partition": partition or (found["partition"] if found is not None else "aws"),
     }
-
-
-def _refuse_of_others(whose: str) -> None:
-    """Refuse the options on the command line that the policy asked for would ignore."""
-    context = click.get_current_context()
-    for option in context.command.params:
-        name = str(option.name)
-        is_given = context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE
-        if is_given and whose not in _OF.get(name, (whose,)):
-            raise click.UsageError(f"{option.opts[0]}: only with --for {' or '.join(_OF[name])}.")

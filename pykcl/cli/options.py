@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from pykcl.times import format_duration, parse_duration
 
@@ -69,6 +70,23 @@ class Verb(click.Command):
         for title in sorted(sections, key=COMMON.__eq__):
             with formatter.section(title):
                 formatter.write_dl(sections[title])
+
+
+def refuse_of_others(whose: str, options: Mapping[str, tuple[str, ...]]) -> None:
+    """Refuse the options on the command line that the present one with `--for` would ignore.
+
+    whose: the value of `--for`. options: the values that an option goes with, by the name of its parameter; one that
+    is not there goes with all. Raises UsageError.
+    """
+    context = click.get_current_context()
+    refused: dict[tuple[str, ...], list[str]] = {}
+    for param in context.command.params:
+        name = str(param.name)
+        is_given = context.get_parameter_source(name) is ParameterSource.COMMANDLINE
+        if is_given and whose not in options.get(name, (whose,)):
+            refused.setdefault(options[name], []).append(max(param.opts, key=len))
+    for others, given in refused.items():
+        raise click.UsageError(f"{', '.join(given)}: only with --for {' or '.join(others)}.")
 
 
 class VerbGroup(click.Group):

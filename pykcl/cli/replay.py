@@ -23,14 +23,14 @@ from pykcl.cli.run import ON_ERROR, OPTION, WORKER_ID, grouped_flags, load
 from pykcl.cli.settings import Service, Settings, from_arguments, log_to_stderr, service_options, settings_of
 from pykcl.cli.supervisor import Processes, processes_option
 from pykcl.cli.target import common_options
-from pykcl.errors import TableGone
+from pykcl.errors import ConfigError, TableGone
 from pykcl.events import DataLost, Event
 from pykcl.interfaces import LeaseTable, Stream
 from pykcl.metrics import catalog
 from pykcl.metrics.catalog import Measure
-from pykcl.model.checkpoint import AT_START_TIMESTAMP
+from pykcl.model.checkpoint import AT_START_TIMESTAMP, StartPosition
 from pykcl.model.lease import Lease
-from pykcl.planning.run_end import end_of
+from pykcl.planning.run_end import range_of
 from pykcl.runtime import SystemRuntime
 from pykcl.times import format_duration, format_time, millis_of, start_position
 
@@ -259,7 +259,7 @@ def with_end(settings: Settings, until: str) -> Settings:
     begun: str | None = None
     if until == NOW:
         table, stream = services_of(settings)
-        found = [end for lease in leases_of(table) if (end := end_of(lease)) is not None]
+        found = [end for lease in leases_of(table) if (end := range_of(lease)[1]) is not None]
         begun = format_time(found[0] if found else _now(stream))
     config = replace(settings.config, until=begun or until)
     if config.metrics_level == "NONE":
@@ -269,10 +269,14 @@ def with_end(settings: Settings, until: str) -> Settings:
 
 
 def _now(stream: Stream) -> int:
-    """Return the later one of the times of Kinesis, of which whole seconds are known, and of this host: what was put so
-    far has arrived before it. Raises SetupError, TemporaryError."""
+    """Return a time behind all that was put so far: the later one of Kinesis' clock and that of this host.
+
+    Too late, the run goes on for longer; too early, it would leave records out: by this clock alone where it is behind,
+    by the dates of answers alone where a proxy writes them. Raises SetupError, TemporaryError.
+    """
     stream.describe()
-    return max(stream.server_time_millis(as_seen=True), SystemRuntime().utcnow_millis())
+    # An answer says the second in which it was given.
+    return max(stream.server_time_millis(as_seen=True) + 1000, SystemRuntime().utcnow_millis())
 
 
 def table_of(counts: dict[str, Count]) -> str:
@@ -306,6 +310,22 @@ def _refuse_what_is_said_twice(options: Mapping[str, Any], given: Mapping[str, A
             raise click.UsageError(f"--option {field}= and {flag} say the same. Do: drop the former.")
 
 
+def _refuse_an_empty_range(begin: StartPosition, until: str) -> None:
+    """Refuse a range before anything is asked of AWS. until: a time or NOW. Raises click.UsageError, ConfigError."""
+    if until == NOW:
+        if begin.kind == "LATEST":
+            raise click.UsageError("--from LATEST begins at --until now. Do: say an earlier --from.")
+        return
+    try:
+        end = millis_of("--until", until)
+    except ConfigError as error:
+        raise ConfigError(f"{error} Or say {NOW}.") from None
+    if begin.at_millis is not None and begin.at_millis >= end:
+        raise click.UsageError(
+            f"--until {format_time(end)} is not after --from {format_time(begin.at_millis)}. Do: say a later end."
+        )
+
+
 def _processor(target: str) -> Any:
     from pykcl.handlers.app import App
     from pykcl.handlers.functions import processor_of
@@ -335,7 +355,7 @@ def _processor(target: str) -> Any:
 )
 @click.option(
     "--rate",
-    type=click.FloatRange(0, min_open=True),
+    type=click.FloatRange(0.01),
     metavar="N",
     help="Process at most N records a second in each process.",
 )
@@ -383,9 +403,7 @@ def replay(
             given["max_records_per_second"] = rate
         overrides = from_arguments(options)
         _refuse_what_is_said_twice(overrides, given)
-        start_position(given["initial_position"], "--from")
-        if until != NOW:
-            millis_of("--until", until)
+        _refuse_an_empty_range(start_position(given["initial_position"], "--from"), until)
         settings = settings_of(
             entry_point="native",
             properties=properties,

@@ -76,11 +76,6 @@ def range_of(lease: Lease) -> Range:
     return (note.begin, note.until) if note is not None and note.until is not None else NO_END
 
 
-def end_of(lease: Lease) -> int | None:
-    """Return the end of the run that the lease belongs to; None: it has none."""
-    return lease.metadata.until if lease.metadata is not None else None
-
-
 def has_other_owner(lease: Lease) -> bool:
     """Return whether a worker that is none of pykcl has the lease: each of pykcl leaves its name in the private map."""
     note = lease.metadata

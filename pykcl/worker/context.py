@@ -89,9 +89,10 @@ class Context:
     @property
     def run(self) -> Range:
         """The range of a run that ends by itself; NO_END for another one."""
-        start, until = self.config.start_position, self.config.until_millis
+        until = self.config.until_millis
         if until is None:
             return NO_END
+        start = self.config.start_position
         return start.kind if start.at_millis is None else format_time(start.at_millis), until
 
     def refuse_other_runs(self, rows: Sequence[Row]) -> None:

@@ -13,6 +13,7 @@ from pykcl.planning.lease_view import LeaseView
 from pykcl.planning.lifecycle import State
 from pykcl.planning.read_schedule import backoff
 from pykcl.planning.run_end import is_over
+from pykcl.planning.shard_graph import without_successors
 from pykcl.runtime import Task
 from pykcl.status import Activity
 from pykcl.worker.context import Context
@@ -169,7 +170,7 @@ class LeaseManager:
 
         The listing has to be younger than the end of the last lease. 1) A shard is split before the end of the run, and
         its children get records; 2) its last page still has an iterator, and is 0 behind: it is finished, and
-        has made no leases for its children; 3) a listing from before 1 lacks no lease.
+        has made no leases for its children; 3) a listing from before 1 lacks no lease. Nor does one that lacks a child.
         """
         if self._context.config.until is None:
             return False
@@ -178,6 +179,10 @@ class LeaseManager:
             return False
         if listing is None or not was_over:
             self._sync.list_at_once()
+            return False
+        if without_successors(listing.shards):
+            # Asked for again in the round after the next one.
+            self._was_over = False
             return False
         return not self._sync.is_needed(listing, now)
 
@@ -300,10 +305,9 @@ class LeaseManager:
             self._scanner.busy()
         else:
             mine = busy | {lease.key for lease in self._view.leases.values() if lease.is_ended}
-            # A run with an end is over when another worker has ended the last lease: it must be seen soon.
-            if (
-                busy and room <= 1 and config.until is None
-            ):  # else it may be the only one who can take anything
+            # With more room it may be the only one who can take anything. And a run with an end is over when another
+            # worker has ended the last lease, which must be seen soon.
+            if busy and room <= 1 and config.until is None:
                 self._scanner.calm(has_all=mine >= self._view.leases.keys())
         for plan in self._in_turn(plans):
             self._start_worker(plan)

@@ -214,11 +214,8 @@ def test_what_a_file_says_of_workers_is_nothing_to_a_program_that_puts(aws, tmp_
     [
         (["--for", "producer"], "No stream"),
         (["--compression", "zstd"], "--compression: only with --for producer."),
-        (
-            ["--for", "producer", "--stream", "s", "--no-lag"],
-            "--no-lag: of workers and their fleet. Drop that, or --for",
-        ),
-        (["--for", "producer", *FLEET, "--failover", "4s"], "--application, --failover: of workers"),
+        (["--for", "producer", "--stream", "s", "--no-lag"], "--no-lag: only with --for worker."),
+        (["--for", "producer", *FLEET, "--failover", "4s"], "--application, --failover: only with"),
         (["--for", "producer", "--stream", "s", "--table", "leases", "--no-sample"], "--table, --no-sample"),
     ],
 )
@@ -230,7 +227,7 @@ def test_the_doctor_refuses_options_of_another_program(arguments, told):
 
 def test_the_file_of_a_daemon_is_none_of_a_program_that_puts(tmp_path):
     done = pykcl("doctor", "--for", "producer", "-p", properties_file(tmp_path))
-    assert (done.exit_code, "--properties: of workers and their fleet" in done.output) == (2, True)
+    assert (done.exit_code, "--properties: only with --for worker." in done.output) == (2, True)
 
 
 @pytest.mark.parametrize("output", ["table", "wide", "json", "jsonl", "csv"])

@@ -72,6 +72,12 @@ def _wait(condition, process):
         time.sleep(0.1)
 
 
+def _stops_in_order(process, is_at_work):
+    _wait(is_at_work, process)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(DEADLINE) == 0
+
+
 def _owner(aws):
     """The owner of the lease; None without one."""
     import boto3
@@ -86,31 +92,31 @@ def _owner(aws):
     return next((item["leaseOwner"]["S"] for item in items if "leaseOwner" in item), None)
 
 
+def _free_port():
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return free.getsockname()[1]
+
+
+def _answers(port):
+    with socket.socket() as tried:
+        return tried.connect_ex(("127.0.0.1", port)) == 0
+
+
 @pytest.mark.parametrize("how", FAILING)
 def test_a_worker_works_without_a_place_for_its_log(tmp_path, aws, how):
     words = ("run", "program:Orders", "--app", "orders-app", "--stream", "orders", "--http", "127.0.0.1:0")
     with _started(tmp_path, local_environment(aws.url), *words, out=how, err=how) as process:
-        _wait(lambda: _owner(aws), process)
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(DEADLINE) == 0
+        _stops_in_order(process, lambda: _owner(aws))
     assert _owner(aws) is None
 
 
 @pytest.mark.parametrize("how", FAILING)
 def test_a_local_aws_serves_without_a_place_for_its_lines(tmp_path, how):
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-
-    def answers():
-        with socket.socket() as tried:
-            return tried.connect_ex(("127.0.0.1", port)) == 0
-
+    port = _free_port()
     words = ("local", "--port", str(port), "--stream", "orders:2")
     with _started(tmp_path, {}, *words, out=how, err=how) as process:
-        _wait(answers, process)
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(DEADLINE) == 0
+        _stops_in_order(process, lambda: _answers(port))
 
 
 @pytest.fixture
@@ -133,6 +139,68 @@ def test_a_view_that_is_refreshed_ends_with_its_reader(tmp_path, aws, table):
     with _started(tmp_path, local_environment(aws.url), *words, out="a pipe that nobody reads") as process:
         assert process.wait(DEADLINE) == 1
     assert (tmp_path / "stream2").read_text() == ""
+
+
+DAEMON = """
+executableName = {python} child.py
+applicationName = orders-app
+streamName = orders
+regionName = us-east-1
+retrievalMode = POLLING
+kinesisEndpoint = {url}
+dynamoDBEndpoint = {url}
+metricsLevel = NONE
+"""
+CHILD = """
+import json, sys
+for line in sys.stdin:
+    print("\\n" + json.dumps({"action": "status", "responseFor": json.loads(line)["action"]}), flush=True)
+"""
+
+
+@pytest.mark.parametrize("how", FAILING)
+def test_a_daemon_works_without_a_place_for_its_log(tmp_path, aws, how):
+    (tmp_path / "child.py").write_text(CHILD)
+    (tmp_path / "app.properties").write_text(DAEMON.format(python=sys.executable, url=aws.url))
+    words = ("multilangd", "-p", "app.properties")
+    with _started(tmp_path, local_environment(aws.url), *words, out=how, err=how) as process:
+        _stops_in_order(process, lambda: _owner(aws))
+    assert _owner(aws) is None
+
+
+@pytest.mark.parametrize("how", FAILING)
+def test_a_page_is_served_without_a_place_for_its_address(tmp_path, aws, table, how):
+    words = ("ui", "--app", "orders-app", "--bind", f"127.0.0.1:{(port := _free_port())}")
+    with _started(tmp_path, local_environment(aws.url), *words, out=how, err=how) as process:
+        _stops_in_order(process, lambda: _answers(port))
+
+
+LAG = ("lag", "--app", "orders-app", "--stream", "orders", "--watch=0.2s")
+FOLLOWING = ("tail", "orders", "--since", "earliest")
+
+
+def test_a_lag_that_is_watched_waits_for_space_and_ends_with_its_reader(tmp_path, aws, table):
+    with _started(tmp_path, local_environment(aws.url), *LAG, out="a full device") as process:
+        _wait(lambda: len(aws.requests.of("dynamodb", "Scan")) > 3, process)
+    with _started(tmp_path, local_environment(aws.url), *LAG, out="a pipe that nobody reads") as process:
+        assert process.wait(DEADLINE) == 1
+    assert (tmp_path / "stream2").read_text() == ""
+
+
+@pytest.mark.parametrize(("out", "code"), [("a full device", 1), ("a pipe that nobody reads", 0)])
+def test_a_tail_that_follows_ends_with_its_output(tmp_path, aws, out, code):
+    aws.kinesis.put_record("orders", b"x", "k")
+    with _started(tmp_path, local_environment(aws.url), *FOLLOWING, out=out) as process:
+        assert process.wait(DEADLINE) == code
+    assert ("No space left on device" in (tmp_path / "stream2").read_text()) == bool(code)
+
+
+@pytest.mark.parametrize("how", FAILING)
+def test_a_tail_follows_without_a_place_for_its_notices(tmp_path, aws, how):
+    with _started(tmp_path, local_environment(aws.url), *FOLLOWING, err=how) as process:
+        for data in (b"one", b"two"):
+            aws.kinesis.put_record("orders", data, "k")
+            _wait(lambda data=data: data in (tmp_path / "stream1").read_bytes(), process)
 
 
 ANSWERS = {

@@ -424,6 +424,31 @@ def test_a_shard_without_a_lease_is_behind_and_listed(aws, server):
     assert "hint: 002, 003 have no lease. Nobody can read that before 000 has ended." in told
 
 
+def test_a_shard_that_stands_on_a_bad_record_has_that_verdict_and_the_cause(aws, server):
+    first = Checkpoint(server.kinesis.put_record("orders", b"x", "key", 0).sequence_number)
+    server.kinesis.put_record("orders", b"bad", "key", 0)
+    cause = {"handed_back": 2, "records": 1, "code": "E12", "cause": "process_records raised KeyError"}
+    notes = [
+        PykclMetadata(owner="w1", version="9", standstill=Standstill(at, 1_790_000_000_000, **cause))
+        for at in (first, Checkpoint("4917"))
+    ]
+    # The note of the other row is of a place that was left since.
+    put(aws, Lease(shard(0), first, owner="w1", metadata=notes[0]))
+    put(aws, Lease(shard(1), AT_TRIM_HORIZON, owner="w1", metadata=notes[1]))
+    asked = ("lag", "--app", APP, "--stream", "orders")
+    rows = {row["shard"]: row for row in json.loads(pykcl(*asked, "-o", "json"))["rows"]}
+    assert [rows[shard(number)]["verdict"] for number in (0, 1)] == ["standing", "read"]
+    assert rows[shard(0)]["behind_seconds"] is not None, "it is read from Kinesis all the same"
+    why = (
+        "stands since 2026-09-21T14:13:20Z: process_records raised KeyError over 1 record (E12), "
+        "handed back 2 times"
+    )
+    assert rows[shard(0)]["why"] == why
+    told = pykcl(*asked)
+    assert re.search(r"^000 .* standing +w1", told, re.MULTILINE)
+    assert f"hint: 000 {why}" in told
+
+
 def test_leases_are_listed_where_the_shards_cannot_be(aws):
     put(aws, *FLEET)
     told = pykcl("leases", "list", "--app", APP, "--stream", "nowhere", "--no-sample")

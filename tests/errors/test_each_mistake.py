@@ -10,7 +10,7 @@ import pytest
 from messages import commands_of, has, options_named
 from mistake_pages import TEXTS, blocks, is_on_page, sections
 
-from pykcl import Config, RecordProcessor, Worker, handler, lambda_processor
+from pykcl import Config, Record, RecordProcessor, Window, Worker, handler, lambda_processor
 from pykcl.error_catalog import DOCS, MISTAKES
 from pykcl.errors import (
     CheckpointRefused,
@@ -698,17 +698,41 @@ def test_e30_a_start_time_that_has_not_come(local_aws):
         check(heard.wait_for("E30", FailureStarted), "E30", "chronyc", "an earlier start")
 
 
-def test_e28_lanes_on_a_stream_that_ignores_partition_keys(new_fleet):
+def on_a_stream_that_ignores_keys(new_fleet, processor):
+    """A fleet of one worker, which has had a record of each of two shards."""
     fleet = new_fleet(shards=1)
     fleet.kinesis.delete_stream(STREAM)
     fleet.kinesis.create_stream(STREAM, 2, mode="ON_DEMAND", distribution="AUTO")
-    fleet.start("w1", processor=handler(lambda record: None, concurrency=4))
-    fleet.put(1)
+    worker = fleet.start("w1", processor=processor)
+    fleet.put(2)
+    fleet.wait(lambda: len(worker.status().leases) == 2, what="both shards")
+    fleet.simulation.sleep(30)
+    return fleet
+
+
+def sums(records: list[Record], window: Window) -> dict:
+    return {}
+
+
+@pytest.mark.parametrize(
+    ("processor", "uses"),
+    [
+        (handler(lambda record: None, concurrency=4), "concurrency"),
+        (handler(sums, window=60), "windows"),
+        (lambda_processor(lambda event, context: {"state": {}}, window=60), "windows"),
+    ],
+    ids=["lanes", "windows of a function", "windows of a Lambda handler"],
+)
+def test_e28_what_counts_on_keys_on_a_stream_that_ignores_them(new_fleet, processor, uses):
+    fleet = on_a_stream_that_ignores_keys(new_fleet, processor)
     event = told(fleet, KeysIgnored, "E28")
     check(event, "E28", "USER_PARTITION_KEY")
-    assert event.uses == "concurrency"
-    fleet.simulation.sleep(30)
+    assert event.uses == uses
     assert len(fleet.happened(KeysIgnored)) == 1, "once for a worker, not for each of its shards"
+
+
+def test_a_function_that_counts_on_no_keys_is_not_told_that_they_are_ignored(new_fleet):
+    assert not on_a_stream_that_ignores_keys(new_fleet, handler(lambda record: None)).happened(KeysIgnored)
 
 
 def test_e31_a_shard_that_no_worker_gets_past(new_fleet):

@@ -18,6 +18,7 @@ from tests.simulation.faults import (
     IN_NATIVE_FLEETS,
     KINDS,
     NOT_IN_NATIVE_FLEETS,
+    NOT_UNTIL,
     NOT_WITH_ACKS,
     OF_PRODUCERS,
     PRODUCED,
@@ -102,6 +103,8 @@ def _absent(template: Job, seeds: int) -> frozenset[str]:
         absent |= NOT_IN_NATIVE_FLEETS | {"F18.creating"}
     elif template.only is Mode.PUSHED:
         absent |= {"F10.empty", "F10.refused"}
+    elif template.only is Mode.UNTIL:
+        absent |= NOT_UNTIL
     return frozenset(absent)
 
 
@@ -168,6 +171,7 @@ def _parse_processor(_context: click.Context, _option: click.Parameter, name: st
 )
 @click.option("--pushed", is_flag=True, help="Records are read by enhanced fan-out, in every simulation.")
 @click.option("--produced", is_flag=True, help="Producers put records, in every simulation.")
+@click.option("--until", is_flag=True, help="The run ends by itself at a time, in every simulation.")
 @click.option(
     "--minutes", type=click.FloatRange(0, min_open=True), help="Start no more simulations after that."
 )
@@ -189,6 +193,7 @@ def main(
     acks: bool | None,
     pushed: bool,
     produced: bool,
+    until: bool,
     minutes: float | None,
     figures: Path | None,
     write_docs: bool,
@@ -203,6 +208,7 @@ def main(
         Mode.ACKS: acks,
         Mode.PUSHED: pushed,
         Mode.PRODUCED: produced,
+        Mode.UNTIL: until,
     }
     template = Job(seed or 0, off, full, processor, modes_left(said, processor))
     if seed is not None:
@@ -213,9 +219,9 @@ def main(
     click.echo(f"commit {version}: seeds {first} to {first + seeds - 1}")
     if write_docs:
         _must_hold_figures()
-    until = time.monotonic() + minutes * 60 if minutes else float("inf")
+    latest = time.monotonic() + minutes * 60 if minutes else float("inf")
     processes = min(jobs or cores(), seeds)
-    campaign = MeasuredCampaign(range(first, first + seeds), template, until)
+    campaign = MeasuredCampaign(range(first, first + seeds), template, latest)
     took = campaign.run(processes)
     totals = campaign.totals
     run = Run(version, first, first + totals.seeds - 1, full, processes, took, totals, campaign.effects)

@@ -19,6 +19,7 @@ from tests.simulation.faults import (
     NativeFaults,
     PolicyFaults,
     ProducerFaults,
+    UntilFaults,
     WindowFaults,
 )
 from tests.simulation.lease_table_actions import lose_and_restore_the_table
@@ -28,6 +29,7 @@ from tests.simulation.policies import PolicyWorld
 from tests.simulation.produced import ProducedChaos, ProducedQuiescence, ProducedWorld
 from tests.simulation.pushes import PushWorld
 from tests.simulation.quiescence import FleetQuiescence
+from tests.simulation.until import UntilFleet, UntilQuiescence, UntilWorld
 from tests.simulation.windows import WindowWorld
 from tests.simulation.world import CheckedFleet, CheckedWorld
 
@@ -36,7 +38,7 @@ class Mode(Enum):
     """The kind of a simulation. PLAIN: a seed takes the same course as ever. POLICIES: workers give records up (F21);
     not with a processor of a user. NATIVE: the fleet is one of KCL 3.x in its own mode (F22). ACKS: records are settled
     one by one (F23). WINDOWS: they are processed in tumbling windows. PUSHED: they are read by enhanced fan-out.
-    PRODUCED: producers put them into the stream (F24).
+    PRODUCED: producers put them into the stream (F24). UNTIL: the run ends by itself at a time.
     """
 
     PLAIN = "plain"
@@ -46,6 +48,7 @@ class Mode(Enum):
     WINDOWS = "windows"
     PUSHED = "pushed"
     PRODUCED = "produced"
+    UNTIL = "until"
 
 
 def run_simulation(
@@ -166,6 +169,15 @@ class ProducedCourse(FleetCourse):
         self._figures.puts = self._world.puts.figures()
 
 
+class UntilCourse(FleetCourse):
+    """FleetCourse of a run that ends by itself."""
+
+    faults = UntilFaults
+    world = UntilWorld
+    fleet = UntilFleet
+    quiescence = UntilQuiescence
+
+
 class NativeCourse(FleetCourse):
     """FleetCourse of a fleet in KCL 3.x's own mode."""
 
@@ -191,4 +203,5 @@ _COURSES: dict[Mode, type[FleetCourse]] = {
     Mode.WINDOWS: WindowCourse,
     Mode.PUSHED: PushCourse,
     Mode.PRODUCED: ProducedCourse,
+    Mode.UNTIL: UntilCourse,
 }

@@ -172,6 +172,17 @@ class WindowFaults(FleetFaults):
         super().__init__(seed, off=off | NOT_WITH_WINDOWS, **options)
 
 
+NOT_UNTIL = frozenset({"F15", "F15.counter", "F20"})
+
+
+class UntilFaults(FleetFaults):
+    """The faults of a simulation of a run with an end, without those that it refuses: foreign rows in its table, and
+    owners that are no workers of pykcl."""
+
+    def __init__(self, seed: int, *, off: frozenset[str] = frozenset(), **options: Any) -> None:
+        super().__init__(seed, off=off | NOT_UNTIL, **options)
+
+
 _PER_PUT = (0.02, 0.1)
 OF_PRODUCERS: Mapping[str, Kind] = {
     kind.name: kind

@@ -54,6 +54,7 @@ class Operators:
         row = self._world.dynamodb.tables[TABLE].rows.pop(key)
         self._world.observer.fleet.names(row)
         self._world.deleted_rows.deleted(key, row)
+        self._world.edits.deleted(key)
         self._world.beliefs.stolen(key)
         self._world.dynamo_faults.changed_by_hand(key)
         if self._world.options["initial_position"] == "LATEST":
@@ -332,7 +333,8 @@ class Foreigners:
         except NativeFleet:
             refused = row is _NATIVE
         except SetupError:
-            refused = row is not _NATIVE
+            # A run with an end refuses every table but its own, before it looks at what that is.
+            refused = row is not _NATIVE or "until" in self._world.options
         worker.stop()
         found = self._world.dynamodb.rows(table)
         self._world.beliefs.forget(name)
@@ -363,6 +365,7 @@ def lose_and_restore_the_table(
         # 1) Another library takes a lease by hand: no request of a host names it; 2) a worker scans that row; 3) the
         # table is deleted, and the row with it; 4) the answer comes, and the worker reports the owner that it saw.
         world.observer.fleet.names(row)
+    world.edits.deleted(*world.rows())
     world.dynamodb.delete_table(TableName=TABLE)
     if is_made_anew:
         _make_anew(world, backup, world.faults.rng("F13.recreated"))

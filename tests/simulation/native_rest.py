@@ -8,6 +8,8 @@ from collections.abc import Collection, Mapping
 
 from pykcl.planning.leader_lock import AMONG_PYKCL
 from pykcl.testing.fleet import TABLE
+from pykcl.testing.memory.expressions import Item
+from pykcl.testing.simulation.delivery import END, checkpoint_position
 from pykcl.testing.simulation.guarantees import Guarantee
 from pykcl.testing.simulation.world import FAILOVER, Host
 from tests.java_compat.scenarios.java_3x import active_workers, begin_hand_off, sent
@@ -44,6 +46,24 @@ late, and scan once in thirty seconds whether it stands still."""
 
 _QUIET_ROUNDS = 15
 """Rounds of the leader; it balances in every third one."""
+
+
+def is_fairly_owned(
+    rows: Mapping[str, Item], ids: Collection[str], *, max_leases: int | None, by_java: bool
+) -> bool:
+    """Return whether every lease has an owner that lives, and nobody has more than its leader allows.
+
+    Java's leader lets nobody have more than the mean, rounded up, of all leases, ended ones, too. Here it goes by the
+    number of leases; a leader of pykcl goes by what flows, which says nothing of their number. Where all workers have
+    `max_leases`, it leaves an ended lease to nobody: its row waits for a child that has no checkpoint yet.
+    """
+    loads = Counter(worker_on(row) for row in rows.values())
+    is_full = not by_java and max_leases is not None and all(loads[name] >= max_leases for name in ids)
+    if is_full and all(checkpoint_position(row) == END for row in rows.values() if worker_on(row) is None):
+        del loads[None]
+    return loads.keys() <= set(ids) and (
+        not by_java or max(loads.values()) <= -(-sum(loads.values()) // len(ids))
+    )
 
 
 class NativeQuiescence(FleetQuiescence):
@@ -137,15 +157,11 @@ class NativeQuiescence(FleetQuiescence):
         return generations_to_read(record_log.parents, active, record_log.owed())
 
     def _is_balanced(self) -> bool:
-        """Java's leader lets nobody have more than the mean, rounded up, of all leases, ended ones, too.
-
-        Here it goes by the number of leases; a leader of pykcl goes by what flows, which says nothing of their number.
-        """
-        loads = Counter(worker_on(row) for row in self._world.rows().values())
-        ids = {host.worker_id for host in self._fleet.alive.values()}
-        by_java = isinstance(self._world.leader(self._fleet.alive), JavaHost)
-        return loads.keys() <= ids and (
-            not by_java or max(loads.values()) <= -(-sum(loads.values()) // len(ids))
+        return is_fairly_owned(
+            self._world.rows(),
+            {host.worker_id for host in self._fleet.alive.values()},
+            max_leases=self._world.options.get("max_leases"),
+            by_java=isinstance(self._world.leader(self._fleet.alive), JavaHost),
         )
 
     def _fleet_is_balanced(self) -> None:

@@ -108,9 +108,10 @@ def test_some_simulations_have_a_mode_unless_a_processor_is_given_or_the_command
     ({Mode.ACKS: True, Mode.NATIVE: False}, {Mode.ACKS}),
     ({Mode.POLICIES: False, Mode.PUSHED: True}, {Mode.PUSHED}),
     ({Mode.PRODUCED: True}, {Mode.PRODUCED}),
+    ({Mode.UNTIL: True}, {Mode.UNTIL}),
 ])  # fmt: skip
 def test_the_command_line_leaves_some_modes_or_one(options, modes):
-    said = {Mode.POLICIES: None, Mode.NATIVE: None, Mode.ACKS: None, Mode.PUSHED: False, Mode.PRODUCED: False}
+    said = {mode: None if mode in CHOSEN_BY_SEED else False for mode in Mode if mode is not Mode.PLAIN}
     assert modes_left({**said, **options}, None) == modes
 
 

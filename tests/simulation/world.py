@@ -125,6 +125,7 @@ class CheckedWorld(World):
             kinesis_millis=self.kinesis_millis,
             worker_ids=self.rows_checker.worker_ids,
             is_excused=self.observer.could_not_report,
+            is_cut_off=lambda host: self.outages.is_down("dynamodb", host, self.simulation.now),
             believes=self.beliefs.believes,
         )
         self.observer.losses.is_at_latest = self.edits.is_at_latest

@@ -52,9 +52,11 @@ def test_a_table_made_anew_under_its_workers_stops_all_of_them(new_fleet, start,
     simulation.sleep(15.0)
     rows = [_at_the_start(row) for row in fleet.items().values()] if is_filled else []
     _recreate(fleet, rows)
-    delivered = len(fleet.ledger.delivered)
+    delivered, requests = len(fleet.ledger.delivered), len(fleet.dynamodb.requests)
     fleet.wait(lambda: all(worker.failure is not None for worker in workers), 15.0, "the workers' failure")
     assert all(isinstance(worker.failure, TableGone) for worker in workers)
+    described = [name for name, _ in fleet.dynamodb.requests[requests:] if name == "DescribeTable"]
+    assert len(described) == 2 * len(workers), "once, and once more some seconds later"
     assert "another one" in str(workers[0].failure)
     for worker in workers:
         worker.stop()

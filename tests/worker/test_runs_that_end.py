@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from random import Random
 
 import pytest
@@ -284,50 +285,79 @@ def test_an_answer_that_was_long_on_its_way_does_not_end_the_shard(new_fleet):
     assert list(fleet.ledger.payloads) == late
 
 
-def test_a_listing_that_was_long_on_its_way_does_not_end_the_run(new_fleet):
-    """1) The shards are listed, and the answer is slow; 2) one is split before the end of the run, and its children get
-    records; 3) its last page shows its tip, and no end yet, so that it counts as finished without children."""
-    fleet, put = new_fleet(shards=1), []
+def run_past_a_split(fleet, relist, later, **options):
+    """Run a worker over a shard that is split before the end of the run, whose children get so many records `later`.
 
-    def sleep_until(seconds):
-        fleet.simulation.sleep(BEGAN + seconds - fleet.simulation.now)
+    Its last page shows its tip, and no end yet, so that it counts as finished without children. relist(list_shards,
+    put): called for each listing.
+    """
+    put = []
 
     def work(batch):
         if batch.records[0].data == put[0]:
-            sleep_until(66.0)
+            sleep_until(fleet, 66.0)
 
     worker = fleet.worker(
         "w1",
         until=time_at(60),
-        shard_sync_interval=1.0,
         max_records=1,
         processor=lambda: RecordingProcessor("w1", fleet.ledger, work),
+        **options,
     )
     _, stream = worker._adapters
-    list_shards, fetch = stream.list_shards, stream.fetch
-
-    def slow():
-        listing = list_shards()
-        if put and not fleet.simulation.now > BEGAN + 65.0:
-            sleep_until(75.0)
-        return listing
+    fetch = stream.fetch
 
     def at_the_tip(*position):
         page = fetch(*position)
         is_last = [record.data for record in page.records] == put[2:3]
         return replace(page, millis_behind_latest=0) if is_last else page
 
-    stream.list_shards, stream.fetch = slow, at_the_tip
+    stream.list_shards, stream.fetch = partial(relist, stream.list_shards, put), at_the_tip
     worker.start()
-    sleep_until(50.0)
+    sleep_until(fleet, 50.0)
     put += fleet.put(1)
-    sleep_until(58.0)
+    sleep_until(fleet, 58.0)
     put += fleet.put(2)
     fleet.kinesis.split(STREAM, fleet.open_shards()[0])
-    sleep_until(59.0)
-    put += fleet.put(4)
+    sleep_until(fleet, 59.0)
+    put += fleet.put(later)
     fleet.wait(lambda: worker.join(0.0), 300.0)
     assert set(fleet.ledger.payloads) == set(put)
+
+
+def sleep_until(fleet, seconds):
+    fleet.simulation.sleep(BEGAN + seconds - fleet.simulation.now)
+
+
+def test_a_listing_that_was_long_on_its_way_does_not_end_the_run(new_fleet):
+    """1) The shards are listed, and the answer is slow; 2) one is split before the end of the run, and its children get
+    records; 3) its last page makes it count as finished without children."""
+    fleet = new_fleet(shards=1)
+
+    def slow(list_shards, put):
+        listing = list_shards()
+        if put and not fleet.simulation.now > BEGAN + 65.0:
+            sleep_until(fleet, 75.0)
+        return listing
+
+    run_past_a_split(fleet, slow, 4, shard_sync_interval=1.0)
+
+
+@pytest.mark.parametrize("left_out", [("1", "2"), ("2",)])
+def test_a_listing_that_lacks_children_does_not_end_the_run(new_fleet, left_out):
+    """For a while Kinesis lists that a shard is closed, and not all of what it was split into."""
+    fleet, torn = new_fleet(shards=1), []
+
+    def without_some(list_shards, put):
+        listing = list_shards()
+        if len(listing.shards) > 1 and fleet.simulation.now > BEGAN + 58.0 and len(torn) < 10:
+            torn.append(listing)
+            left = tuple(shard for shard in listing.shards if shard.shard_id[-1] not in left_out)
+            return replace(listing, shards=left)
+        return listing
+
+    run_past_a_split(fleet, without_some, 6)
+    assert len(torn) == 10
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,7 @@ _JSON: Final = json.JSONEncoder(separators=(",", ":"))
 
 
 class PutRequests:
-    """`put_records` of one stream. May be used by any number of threads at once. clock: signs its requests."""
+    """PutRecords of one stream. May be used by any number of threads at once. clock: signs its requests."""
 
     def __init__(
         self, client: KinesisClient, runtime: Runtime, transport: HttpTransport, clock: SigningClock
@@ -45,8 +45,8 @@ class PutRequests:
             client, runtime, transport, (_METHOD,), clock, handlers=(), log=log, doing="putting"
         )
 
-    def put_records(self, *, Records: Sequence[NewRecord], **stream: str) -> dict[str, Any]:  # noqa: N803 - AWS' name
-        """Return the answer as the client would. stream: StreamARN or StreamName.
+    def put(self, records: Sequence[NewRecord], **stream: str) -> dict[str, Any]:
+        """Return the answer as the client's `put_records` would. stream: StreamARN or StreamName.
 
         Raises `aws_errors`, what botocore's parser raises; never because of the transport that was chosen, for the
         records may have been put.
@@ -54,9 +54,9 @@ class PutRequests:
         arn = stream.get("StreamARN")
         transport = self._selector.direct(_METHOD, arn)
         if transport is None:
-            request = {**stream, "Records": [put_entry(record) for record in Records]}
+            request = {**stream, "Records": [put_entry(record) for record in records]}
             return self._selector.over_botocore(_METHOD, arn, request)
-        answer = self._selector.post(transport, _METHOD, body_of(stream, Records), may_repeat=False)
+        answer = self._selector.post(transport, _METHOD, body_of(stream, records), may_repeat=False)
         try:
             found = read_json(answer.body, max_depth=None)
         except NotJson:

@@ -561,16 +561,21 @@ class TransportSelector:
         *,
         may_repeat: bool,
         is_page: bool = True,
-        check: Callable[[Answer], object] = bool,
+        check: Callable[[Answer], object] | None = None,
     ) -> Answer:
         """Post a request, and a second time if its signature was refused and is another one now; return a good answer.
 
         may_repeat, is_page: as for `Transport.post`. check: raises for an answer that is not to be believed. Raises
         `aws_errors`.
         """
-        ahead = transport.clock_ahead_millis
-        answer = transport.post(body, may_repeat=may_repeat, is_page=is_page)
-        check(answer)
+
+        def sent() -> Answer:
+            answer = transport.post(body, may_repeat=may_repeat, is_page=is_page)
+            if check is not None:
+                check(answer)
+            return answer
+
+        ahead, answer = transport.clock_ahead_millis, sent()
         if answer.status >= 300:
             error = client_error(self._client, self.operation(method), answer)
             try:
@@ -580,8 +585,7 @@ class TransportSelector:
                     raise error
             finally:
                 del error  # its traceback holds this frame: no cycle
-            answer = transport.post(body, may_repeat=may_repeat, is_page=is_page)
-            check(answer)
+            answer = sent()
         if answer.status >= 300:
             raise client_error(self._client, self.operation(method), answer)
         return answer

@@ -18,6 +18,7 @@ from pykcl.model.lease import ForeignRow, Lease, PykclMetadata, Row, UnreadableR
 from pykcl.model.lease_writes import LeaseWrite
 from pykcl.model.shard import Shard, ShardListing, StreamDescription
 from pykcl.planning.fleet_protocol import MULTI_STREAM_LEASE
+from pykcl.planning.run_end import NO_END, range_of
 from pykcl.planning.shard_graph import FamilyTree
 from pykcl.times import format_time
 
@@ -188,20 +189,24 @@ def step_to(seen: Lease, new: Lease, found: SearchResult | None, why: str = "") 
 def creation_step(
     shard: Shard,
     to: Checkpoint,
-    stream: StreamDescription,
+    situation: Situation,
     found: SearchResult | None,
     why: str,
     *,
     children: tuple[str, ...] = (),
 ) -> Step:
-    """Return the step that creates a row for a shard without one."""
+    """Return the step that creates a row for a shard without one, in the run that the other rows belong to."""
+    stream, leases = situation.stream, situation.leases.values()
+    begin, until = next(map(range_of, leases), NO_END)
     row = Lease(
         shard.shard_id,
         to,
         parents=shard.parents,
         children=children,
         hash_range=shard.hash_range,
-        metadata=PykclMetadata(stream_arn=stream.arn, stream_created_at=stream.created_at),
+        metadata=PykclMetadata(
+            stream_arn=stream.arn, stream_created_at=stream.created_at, until=until, begin=begin
+        ),
     )
     return Step(shard.shard_id, "create", None, row, found, why)
 

@@ -94,7 +94,7 @@ class _Reset:
             self._refuse_before_its_turn(key, above)
         if not (is_read_again or shard.is_open or above or not self._whole):
             return None
-        return creation_step(shard, to, self._situation.stream, found, "its row is put back")
+        return creation_step(shard, to, self._situation, found, "its row is put back")
 
     def _refuse_before_its_turn(self, key: str, above: Collection[str]) -> None:
         """Raise Refused for a shard without a row below one that is still being read.
@@ -124,7 +124,7 @@ class _Reset:
                     found[other] = creation_step(
                         self._shards.get(other, Shard(other)),
                         AT_SHARD_END,
-                        self._situation.stream,
+                        self._situation,
                         None,
                         "the other half of a merge",
                         children=(child,),

@@ -1,10 +1,14 @@
 """Building the boto3 clients, sorting what they raise, and the fast scan over them."""
 
+import functools
 import gzip
 import json
+import queue
 import threading
 import traceback
+from contextlib import ExitStack, closing, contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from unittest.mock import patch
 
 import boto3
 import botocore.session
@@ -13,6 +17,7 @@ from botocore import exceptions
 from botocore.client import BaseClient
 from botocore.credentials import Credentials
 from botocore.endpoint import Endpoint
+from moto import mock_aws
 
 from pykcl.aws.clients import client_config, connect, create_client, new_session, open_clients
 from pykcl.aws.errors import aws_errors, calling, error_code, http_status, sort_failure
@@ -251,6 +256,107 @@ def test_calls_of_our_clients_are_outside_of_what_traces_the_program(credentials
         assert traced == ["_make_api_call", "prepare_request"]
         for client in (ours, with_their_session, theirs):
             client.close()
+
+
+class SegmentNotFoundException(Exception):
+    """As X-Ray's, with AWS_XRAY_CONTEXT_MISSING=RUNTIME_ERROR. A worker that meets it does not start."""
+
+    __module__ = "aws_xray_sdk.core.exceptions.exceptions"
+
+
+class Refusing(Wrapper):
+    """Lets no call through, as X-Ray's where no segment is open."""
+
+    def __get__(self, instance, kind):
+        def call(*arguments):
+            self._traced.append(self.__wrapped__.__name__)
+            raise SegmentNotFoundException("cannot find the current segment")
+
+        return self if instance is None else call
+
+
+@contextmanager
+def as_xray(traced):
+    with ExitStack() as patches:
+        for kind, name in ((BaseClient, "_make_api_call"), (Endpoint, "prepare_request")):
+            patches.enter_context(patch.object(kind, name, Refusing(getattr(kind, name), traced)))
+        yield
+
+
+@contextmanager
+def as_a_decorator(traced):
+    """Of a program, by functools.wraps()."""
+
+    @functools.wraps(BaseClient._make_api_call)
+    def traced_call(client, operation, parameters):
+        traced.append(operation)
+        raise SegmentNotFoundException("cannot find the current segment")
+
+    with patch.object(BaseClient, "_make_api_call", traced_call):
+        yield
+
+
+@contextmanager
+def as_newrelic(traced):
+    with patch.object(Endpoint, "make_request", Wrapper(Endpoint.make_request, traced)):
+        yield
+
+
+@contextmanager
+def as_sentry(traced):
+    """A handler of each client that is made from now on."""
+    real = BaseClient.__init__
+
+    def made(client, *arguments, **more):
+        real(client, *arguments, **more)
+        client.meta.events.register("request-created", lambda **event: traced.append("request-created"))
+
+    with patch.object(BaseClient, "__init__", made):
+        yield
+
+
+@contextmanager
+def as_moto(traced):
+    """moto itself. It lets through what goes to no address of AWS."""
+    mock = mock_aws()
+    # The local AWS keeps its tables with moto, too.
+    mock.start(reset=False)
+    traced.append("mock_aws")
+    try:
+        yield
+    finally:
+        mock.stop()
+
+
+@pytest.mark.parametrize("patched", [as_xray, as_a_decorator, as_newrelic, as_sentry, as_moto])
+@pytest.mark.parametrize("when", ["before it starts", "while it works"])
+def test_a_worker_works_beside_what_has_patched_botocore(credentials, monkeypatch, patched, when):
+    got, traced = queue.Queue(), []
+
+    class Orders(RecordProcessor):
+        def process_records(self, batch: Batch) -> None:
+            for record in batch:
+                got.put(record.data)
+
+    with ExitStack() as stack:
+        aws = stack.enter_context(LocalAws())
+        aws.kinesis.create_stream("orders", 1)
+        monkeypatch.setenv("AWS_ENDPOINT_URL", aws.url)
+        if when == "before it starts":
+            stack.enter_context(patched(traced))
+        worker = Worker(
+            "app", stream="orders", processor=Orders, region="us-east-1", initial_position="TRIM_HORIZON"
+        )
+        stack.enter_context(worker)
+        for data in (b"before", b"after"):
+            aws.kinesis.put_record("orders", data, "key")
+            assert got.get(timeout=60) == data
+            if when == "while it works" and data == b"before":
+                stack.enter_context(patched(traced))
+        assert not {"_make_api_call", "prepare_request", "GetRecords", "UpdateItem"} & set(traced)
+        with suppress(SegmentNotFoundException), closing(boto3.client("kinesis", "us-east-1")) as theirs:
+            theirs.list_streams()
+        assert traced, "it is in force for the program"
 
 
 class Provider(Credentials):

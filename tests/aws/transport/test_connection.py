@@ -1,6 +1,7 @@
 """Reading HTTP answers: whole, in any pieces, and everything that is none."""
 
 import socket
+import threading
 
 import pytest
 from hypothesis import given
@@ -183,6 +184,23 @@ def test_an_answer_that_comes_before_the_whole_request_was_sent_is_read():
     silent.most_sent = 3
     with pytest.raises(Unanswered):
         Connection(silent).exchange(b"request")
+
+
+def test_an_answer_that_a_closed_socket_left_is_read():
+    ours, theirs = socket.socketpair()
+
+    def refuse():
+        with theirs:
+            theirs.recv(1)
+            theirs.sendall(b"HTTP/1.1 413 Too large\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+
+    server = threading.Thread(target=refuse)
+    with ours:
+        # With a time-out, as all sockets here have one, what does not fit is left to `sendall`.
+        ours.settimeout(30.0)
+        server.start()
+        assert Connection(ours).exchange(bytes(8 * 1024 * 1024)).status == 413
+        server.join()
 
 
 def test_a_connection_that_fails_under_a_body_says_so_and_is_not_used_again():

@@ -9,6 +9,7 @@ from pykcl.model.shard import Shard, ShardListing, StreamDescription
 from pykcl.operate.checkpoints.backup import Backup, backup_lines, plan_restore, read_backup
 from pykcl.operate.checkpoints.plan import Destination, ResumePoint, SearchResult, Situation, effect_of
 from pykcl.operate.checkpoints.reset import plan_reset, plan_reset_to, stream_of_rows
+from pykcl.planning.run_end import range_of
 
 ARN = "arn:aws:kinesis:us-east-1:123456789012:stream/orders"
 STREAM = StreamDescription("orders", ARN, 1_000, "ACTIVE")
@@ -84,6 +85,19 @@ def test_both_parents_of_a_merge_have_a_row_or_neither():
     half = situation(shards, Lease("a", AT_5), Lease("c", AT_TRIM_HORIZON))
     again = plan_reset(half, {"a": later(), "b": earlier(), "c": EMPTY}, whole=True)
     assert told(again)[0] == ("b", "create", "SHARD_END")
+
+
+def test_rows_that_are_put_back_carry_the_range_of_the_run_that_the_others_belong_to():
+    """Else its workers would refuse the table, as one that it shares with an application."""
+    shards = [shard("a", closed=True), shard("b", closed=True), shard("c", "a", "b")]
+    note = PykclMetadata(stream_arn=ARN, stream_created_at=1_000, until=9_000, begin="TRIM_HORIZON")
+    around = situation(shards, Lease("c", AT_SHARD_END, metadata=note))
+    plan = plan_reset(around, {"a": later(), "b": earlier(), "c": EMPTY}, whole=True)
+    assert [(step.action, range_of(step.new)) for step in plan.steps] == [
+        ("create", ("TRIM_HORIZON", 9_000)),
+        ("create", ("TRIM_HORIZON", 9_000)),
+        ("reset", ("TRIM_HORIZON", 9_000)),
+    ]
 
 
 def test_a_row_that_is_there_already_is_kept_unless_something_is_pending():

@@ -579,6 +579,17 @@ def _(world):
     world.put_item({**to_item(world.lease(1)), "leaseCounter": {"S": "many"}})
 
 
+def test_a_row_without_a_counter_is_named_with_what_to_put_back(world):
+    item = to_item(world.lease(1))
+    del item["leaseCounter"]
+    world.put_item(item)
+    finding = world.findings()["rows-unreadable"]
+    assert finding.text.startswith("001 cannot be understood (leaseCounter ")
+    assert "no worker reads that shard, and whoever did gave it up" in finding.text
+    assert "Put back what is missing; a leaseCounter above all that the row has had" in finding.text
+    assert finding.fix == f"pykcl leases describe {shard(1)} --table orders-app"
+
+
 # -- permissions -----------------------------------------------------------------------------------------------
 
 

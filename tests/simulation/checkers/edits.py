@@ -62,7 +62,7 @@ def _meaning(
     of_owner: bool,
     of_beginner: bool,
     is_held: bool,
-    had_it: bool = True,
+    had_it: bool,
 ) -> _Meaning:
     """Return the meaning of the next write of an edited row.
 
@@ -93,7 +93,7 @@ class EditedCheckpoints:
     are the operator's affair, and no others.
 
     kinesis_millis: Kinesis' clock. now: virtual seconds. worker_ids: of each pykcl host. is_excused: the host could not
-    run since a time. believes: the host believes in a lease.
+    run since a time. is_cut_off: DynamoDB does not answer the host. believes: the host believes in a lease.
     """
 
     def __init__(
@@ -106,12 +106,14 @@ class EditedCheckpoints:
         kinesis_millis: Callable[[], int],
         worker_ids: Mapping[str, str],
         is_excused: Callable[[str, float], bool],
+        is_cut_off: Callable[[str], bool],
         believes: Callable[[str, str], bool],
     ) -> None:
         self._believes = believes
         self._record_log, self._violations = record_log, violations
         self._must_be_reported = must_be_reported
         self._now, self._kinesis_millis = now, kinesis_millis
+        self._is_cut_off = is_cut_off
         self._worker_ids, self._is_excused = worker_ids, is_excused
         self._pending: dict[str, _Edit] = {}
         self._known: defaultdict[str, set[Position]] = defaultdict(set)
@@ -280,6 +282,14 @@ class EditedCheckpoints:
         self._violations.expect(not passed, Guarantee.CHECKPOINT_AFTER_DELIVERY, what)
         del self._pending[key]
 
+    def deleted(self, *keys: str) -> None:
+        """Note that an operator has deleted these rows: whoever overwrote a checkpoint may hear of that alone.
+
+        Seed 28183547194: 1) the write that overwrites is applied, its answer is lost; 2) the row is deleted; 3) the next
+        attempt finds none.
+        """
+        self._unreported = {mark: at for mark, at in self._unreported.items() if mark[1] not in keys}
+
     def forget(self, host: str) -> None:
         """Expect no reports of a dead host."""
         self._unreported = {mark: at for mark, at in self._unreported.items() if mark[0] != host}
@@ -289,6 +299,9 @@ class EditedCheckpoints:
         for (host, key), at in list(self._unreported.items()):
             if self._is_excused(host, at):
                 del self._unreported[host, key]
+            elif self._is_cut_off(host):
+                # Seed 10149174297: the answer is lost, and an outage begins. It is reported once the write is given up.
+                self._unreported[host, key] = self._now()
             elif self._now() - at >= _REPORTED_WITHIN:
                 what = f"{host} overwrote the checkpoint of others in {key}, and does not report it"
                 self._violations.expect(False, Guarantee.NO_FALSE_ALARM, what)

@@ -30,7 +30,7 @@ class Table:
         self.lost = {"parent": {(3, 0), (4, 0)}}
         self.row = row("2", 7)
         NOW[0] = 1000.0
-        self.excused, self.believes = [], True
+        self.excused, self.cut_off, self.believes = [], [], True
         self.edits = EditedCheckpoints(
             self.log,
             self.violations,
@@ -39,6 +39,7 @@ class Table:
             kinesis_millis=lambda: 3500,
             worker_ids={"w1": "w1", "w2": "w2"},
             is_excused=lambda host, since: host in self.excused,
+            is_cut_off=lambda host: host in self.cut_off,
             believes=lambda host, key: self.believes,
         )
         self.rows = RowChecker(
@@ -99,6 +100,35 @@ def test_an_owner_that_overwrites_it_without_a_word(table, is_excused, guarantee
     table.edit("4")
     table.write("2")
     table.excused += ["w1"] if is_excused else []
+    NOW[0] += 5
+    table.edits.poll()
+    assert table.broken is guarantee
+
+
+def test_an_owner_that_dynamodb_does_not_answer_reports_it_afterwards(table):
+    """Seed 10149174297: its write was applied, the answer is lost, and so are those to the reads that look for it."""
+    table.edit("4")
+    table.write("2")
+    table.cut_off += ["w1"]
+    NOW[0] += 5
+    table.edits.poll()
+    assert table.broken is None
+
+    table.cut_off.clear()
+    NOW[0] += 2
+    table.edits.poll()
+    assert table.broken is None
+
+    NOW[0] += 2
+    table.edits.poll()
+    assert table.broken is Guarantee.NO_FALSE_ALARM
+
+
+@pytest.mark.parametrize(("deleted", "guarantee"), [("parent", None), ("child", Guarantee.NO_FALSE_ALARM)])
+def test_whose_row_is_deleted_before_it_was_answered_owes_no_report(table, deleted, guarantee):
+    table.edit("4")
+    table.write("2")
+    table.edits.deleted(deleted)
     NOW[0] += 5
     table.edits.poll()
     assert table.broken is guarantee

@@ -133,6 +133,7 @@ def test_an_owner_by_other_hands_may_be_reported_for_a_moment_after_the_table_is
     world = SimpleNamespace(
         rows=still_there, violations=violations, delivery=SimpleNamespace(batches=0), observer=SimpleNamespace(fleet=checker),
         dynamodb=SimpleNamespace(tables=tables, changes=[], delete_table=lambda **table: tables.pop(table["TableName"])),
+        edits=SimpleNamespace(deleted=lambda *keys: None),
     )  # fmt: skip
     world.simulation = SimpleNamespace(now=clock[0], sleep=pass_time)
     fleet = SimpleNamespace(alive={}, leaving={}, workers=list)

@@ -127,6 +127,7 @@ def test_a_loss_may_stay_unreported_only_where_a_newcomer_made_the_deleted_row_a
         {"initial_position": "TRIM_HORIZON"},
     )
     world.dynamo_faults = SimpleNamespace(changed_by_hand=lambda key: None)
+    world.edits = SimpleNamespace(deleted=lambda key: None)
     monkeypatch.setattr(Operators, "_choose", lambda self, rng, fits: deleted)
     assert Operators(world, fleet).delete_row(None)
     if anew is not None:
@@ -175,6 +176,7 @@ def test_a_row_that_nobody_is_left_to_know_of_is_put_back_by_the_operator_who_de
     world.observer.joined = {} if joined is None else {"w1": joined}
     world.beliefs, world.options = SimpleNamespace(stolen=lambda key: None), {"initial_position": "LATEST"}
     world.dynamo_faults = SimpleNamespace(changed_by_hand=lambda key: None)
+    world.edits = SimpleNamespace(deleted=lambda key: None)
     monkeypatch.setattr(fleet, "workers", lambda: [SimpleNamespace(name="w1")])
     monkeypatch.setattr(Operators, "_choose", lambda self, rng, fits: "s")
     assert Operators(world, fleet).delete_row(None)

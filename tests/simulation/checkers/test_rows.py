@@ -49,13 +49,14 @@ def test_a_checkpoint_before_its_delivery(rows):
 
 def test_a_shard_end_before_its_delivery_even_by_java(rows):
     rows.record_log.delivered("parent", [(1, 0)])
-    after = row("SHARD_END", 2)
-    assert _changed(rows, row(), after, author="java1") is Guarantee.CHECKPOINT_AFTER_DELIVERY
+    before, after = ({**each, "leaseOwner": {"S": "java1"}} for each in (row(), row("SHARD_END", 2)))
+    assert _changed(rows, before, after, author="java1") is Guarantee.CHECKPOINT_AFTER_DELIVERY
 
 
-def test_java_may_write_into_a_row_whose_counter_another_library_put_back(rows):
-    before = {**row(), "leaseOwner": {"S": "other-library-1"}}
-    after = {**row("TRIM_HORIZON", 2), "leaseOwner": {"S": "other-library-1"}}
+@pytest.mark.parametrize("owner", ["other-library-1", "java2"])
+def test_java_may_write_into_a_row_whose_counter_another_library_put_back(rows, owner):
+    rows.record_log.delivered("parent", [(1, 0), (2, 0)])
+    before, after = ({**each, "leaseOwner": {"S": owner}} for each in (row("2", 4), row("1", 5)))
     assert _changed(rows, before, after, author="java1") is None
 
 
