@@ -229,7 +229,7 @@ PROCESSOR_STALLED = _one(
 )  # fmt: skip
 SHARD_PAUSED = _one(
     _P, "ShardPaused", "Count", "SUMMARY", "ShardId",
-    "1 while the application has paused the shard, 0 once it has resumed it.", is_state=True, is_ours=True,
+    "1 if the application has paused the shard, else 0.", is_state=True, is_ours=True,
 )  # fmt: skip
 DATA_LOST = _one(
     _P, "DataLost", "Count", "SUMMARY", "ShardId",

@@ -83,7 +83,7 @@ def test_what_an_ordinary_life_measures(fleet):
         catalog.DATA_LOST, catalog.DROPPED_METRICS, catalog.BATCH_SPLITS, catalog.RECORDS_DEAD_LETTERED,
         catalog.RECORDS_DISCARDED, catalog.RECORDS_FILTERED, catalog.LANE_SHARE,
         catalog.SUBSCRIBE_TO_SHARD.time, catalog.SUBSCRIBE_TO_SHARD.success, catalog.SUBSCRIPTIONS,
-        catalog.SUBSCRIPTION_SILENT, catalog.EVENT_DELAY,
+        catalog.SUBSCRIPTION_SILENT, catalog.EVENT_DELAY, catalog.SHARD_PAUSED,
     }  # fmt: skip
     assert one.seen() | two.seen() == set(CATALOGUE) - rare
 
