@@ -11,7 +11,7 @@ from math import inf
 from pykcl.errors import ConfigError
 from pykcl.events import RecordsDeadLettered, RecordsDiscarded
 from pykcl.model.dead_letter import Condition
-from pykcl.model.record import Record, keys_of
+from pykcl.model.record import Record, data_bytes, keys_of
 from pykcl.planning.attempts import Cause, Part
 from pykcl.planning.lifecycle import Signal
 from pykcl.processor import Batch, FailedAt, Reject
@@ -19,6 +19,7 @@ from pykcl.status import Activity
 from pykcl.worker.batch_delivery import BatchDelivery
 from pykcl.worker.checkpointer import ShardCheckpointer
 from pykcl.worker.lease_scope import LeaseScope
+from pykcl.worker.pausing import PAUSE_POLL
 from pykcl.worker.processor_calls import CallResult, index_of, span_of
 from pykcl.worker.shard_end import NOT_RETURNED
 from pykcl.worker.signals import OwnProcess
@@ -26,10 +27,6 @@ from pykcl.worker.watermark import Watermark
 
 WRITE_EVERY = 1.0
 """Seconds between two automatic checkpoints, and longest sleep while one may become due."""
-
-
-PAUSE_POLL = 1.0
-"""Longest sleep of a shard that is paused: what pauses and resumes it, a signal handler say, wakes nobody."""
 
 
 class Intake(ABC):
@@ -167,6 +164,8 @@ class AckDelivery:
         self._watermark, self._policies = watermark, policies
         self._delivered, self._write = delivered, write
         self._refused_from: int | None = None
+        # Bytes of the delivered records whose page is still counted as a whole.
+        self._amid_page = 0
         self._intake: Intake | None = getattr(self._processor, "intake", None)
         if self._intake is not None:
             watermark.since = self._intake.since
@@ -207,6 +206,7 @@ class AckDelivery:
         # ack these records.
         self._refused_from = self._watermark.registered
         self._watermark.register(keys_of(records), self._context.runtime.monotonic())
+        self._amid_page += data_bytes(records)
         checkpointer = ShardCheckpointer(self._progress, records[-1].position)
         stream = self._context.stream.name
         batch = Batch(records, checkpointer, millis_behind, self._held.key, stream, self.acks)
@@ -263,11 +263,18 @@ class AckDelivery:
 
     def hold(self, size: int) -> int:
         """Keep bytes of a delivered page until its records are settled; return how many are kept."""
+        self._amid_page = 0
         return self._watermark.hold(size)
 
     def release(self, size: int) -> None:
         """Release bytes of records that are delivered now, as soon as these are settled."""
+        self._amid_page = max(0, self._amid_page - size)
         self._context.memory.release(size - self._watermark.hold(size))
+
+    def page_is_dropped(self) -> None:
+        """Count the delivered records of a page by themselves: its bytes were released before all of it was."""
+        size, self._amid_page = self._amid_page, 0
+        self._context.memory.count(self._watermark.hold(size))
 
     # -- waiting -------------------------------------------------------------------------------------------------
 

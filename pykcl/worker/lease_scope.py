@@ -96,9 +96,12 @@ class LeaseScope:
 
     @property
     def is_read(self) -> bool:
-        """True if Kinesis has answered a read, and nothing but a pause keeps this worker from the next one."""
+        """True if Kinesis has answered a read, and nothing but a pause keeps this worker from the next one.
+
+        Before the first one a pause does, once the processor is there.
+        """
         is_in_doubt = self.held is not None and self.held.is_in_doubt
-        return (self.has_answered or self.is_paused) and not is_in_doubt
+        return (self.has_answered or (self.is_paused and self.progress is not None)) and not is_in_doubt
 
     def delayed(self) -> None:
         """Something else holds up the first read: a parent shard that is still being read."""

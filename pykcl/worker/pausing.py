@@ -6,6 +6,9 @@ from collections.abc import Iterable
 
 from pykcl.errors import ConfigError
 
+PAUSE_POLL = 1.0
+"""Longest sleep of a shard that is paused: what pauses and resumes it, a signal handler say, wakes nobody."""
+
 
 class Pauses:
     """The pauses of one worker. Any thread and any signal handler may call it: no method takes a lock or waits.

@@ -20,7 +20,7 @@ from pykcl.planning.read_schedule import SHARD_READ_INTERVAL, PollWindow, backof
 from pykcl.planning.run_end import is_finished
 from pykcl.processor import Batch, FailedAt, ShutdownRequestedInput
 from pykcl.status import Activity
-from pykcl.worker.ack_delivery import PAUSE_POLL, WRITE_EVERY, AckDelivery
+from pykcl.worker.ack_delivery import WRITE_EVERY, AckDelivery
 from pykcl.worker.batch_delivery import BatchDelivery
 from pykcl.worker.batch_window import BatchWindow, Pace, most_in_batch
 from pykcl.worker.checkpointer import ShardCheckpointer
@@ -28,6 +28,7 @@ from pykcl.worker.fallback_reader import FallbackReader
 from pykcl.worker.lane_delivery import STEP, LaneDelivery
 from pykcl.worker.lease_scope import LeaseScope
 from pykcl.worker.measurements import PageMeasures
+from pykcl.worker.pausing import PAUSE_POLL
 from pykcl.worker.prefetch import Answer
 from pykcl.worker.processor_calls import CallResult, index_of
 from pykcl.worker.push_reader import PushReader
@@ -197,7 +198,7 @@ class RecordDelivery:
         for settled_one_by_one in (self._acking, self._lanes):
             if settled_one_by_one is not None:
                 settled_one_by_one.close()
-        self._window.clear()
+        self._context.memory.release(self._window.clear())
         self._reader.close()
 
     def retire(self) -> None:
@@ -341,7 +342,8 @@ class RecordDelivery:
         if (signal := self._scope.interrupted()) is not None:
             return signal
         signal = self._deliver(self._window.take(), self._behind)
-        self._window.give_back()
+        if signal is None:
+            self._window.give_back()
         return signal
 
     def _rest_while_gathering(self, pause: float) -> Signal | None:
@@ -586,9 +588,11 @@ class RecordDelivery:
     def _drop_undelivered(self) -> None:
         """Drop what was fetched, and go back to behind the last record that was delivered."""
         if not self._is_between_pages:
-            self._window.clear()
+            self._context.memory.release(self._window.clear())
             self._place.back_to(self._reached)
             self._reader.reopen()
+            if self._acking is not None:
+                self._acking.page_is_dropped()
         self._is_between_pages = False
 
     @property

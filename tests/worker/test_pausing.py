@@ -265,6 +265,60 @@ def test_a_batch_to_be_acked_that_raises_waits_for_the_end_of_the_pause(new_flee
     worker.stop()
 
 
+class PausingAcking(Acking):
+    """Pauses its shard in the batch with this payload."""
+
+    def __init__(self, fleet, at):
+        super().__init__(fleet)
+        self.fleet, self.at = fleet, at
+
+    def process_records(self, batch):
+        super().process_records(batch)
+        if any(record.data == self.at for record in batch):
+            self.fleet.workers["w1"].pause()
+
+
+@pytest.mark.parametrize("gathered", [{}, {"batch_window": 2.0}])
+@pytest.mark.parametrize("retrieval", RETRIEVALS)
+def test_records_of_a_page_that_a_pause_breaks_off_keep_their_bytes_until_they_are_acked(
+    new_fleet, retrieval, gathered
+):
+    fleet = new_fleet(shards=1)
+    fleet.given, put = [], fleet.put(20)
+    options = {"checkpoint_mode": "ack", "batch_size": 2, "retrieval": retrieval, **gathered}
+    worker = fleet.start("w1", processor=lambda: PausingAcking(fleet, put[5]), **options)
+    wait_until_paused(fleet, worker)
+    assert len(fleet.given) == 6
+    assert reserved(worker) == sum(len(record.data) for _, record in fleet.given), "and no others"
+    for batch, record in fleet.given:
+        batch.ack(record)
+    assert reserved(worker) == 0
+    worker.resume()
+    while len(fleet.given) < 20 or reserved(worker):
+        for batch, record in fleet.given:
+            batch.ack(record)
+        fleet.simulation.sleep(1)
+    assert in_order(fleet, put)
+
+
+def test_what_is_gathered_beside_records_that_are_not_acked_is_dropped_with_its_bytes(new_fleet):
+    fleet = new_fleet(shards=1)
+    fleet.given = []
+    options = {"checkpoint_mode": "ack", "batch_size": 4, "batch_window": 30.0}
+    worker = fleet.start("w1", processor=lambda: Acking(fleet), **options)
+    put = fleet.put(4)
+    fleet.wait(lambda: len(fleet.given) == 4)
+    more = fleet.put(3)
+    fleet.simulation.sleep(5)
+    before = reserved(worker)
+    worker.pause()
+    wait_until_paused(fleet, worker)
+    assert before - reserved(worker) == sum(map(len, more))
+    worker.resume()
+    fleet.wait(lambda: len(fleet.given) == 7, 60.0)
+    assert in_order(fleet, put + more)
+
+
 def test_lanes_settle_the_rest_of_a_batch_behind_a_pause_and_repeat_none_of_it(new_fleet):
     fleet = new_fleet(shards=1)
     done, is_down = [], True
@@ -332,6 +386,22 @@ def test_a_worker_that_is_paused_before_its_start_takes_leases_is_ready_and_deli
     assert fleet.ledger.payloads == {}
     worker.resume()
     fleet.wait_delivered(put)
+
+
+def test_a_pause_makes_no_worker_ready_whose_processor_cannot_begin(new_fleet):
+    fleet = new_fleet(shards=1)
+
+    class Broken(RecordingProcessor):
+        def initialize(self, init):
+            raise OSError
+
+    worker = fleet.worker("w1", processor=lambda: Broken("w1", fleet.ledger), retry_timeout=300.0)
+    worker.pause()
+    worker.start()
+    fleet.wait(lambda: fleet.happened(ProcessorRaised))
+    fleet.simulation.sleep(30)
+    assert not worker.wait_ready(0.0)
+    assert not worker.initialized
 
 
 def test_what_is_put_during_a_pause_before_the_first_read_is_not_behind_latest(new_fleet):
