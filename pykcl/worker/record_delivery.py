@@ -566,10 +566,10 @@ class RecordDelivery:
 
         Checkpoints that become due are written. Raises LeaseLostError.
         """
-        scope, monotonic, key = self._scope, self._context.runtime.monotonic, self._held.key
+        scope, monotonic = self._scope, self._context.runtime.monotonic
         self._drop_undelivered()
         # What kept failing until now is not tried any more, and it is no trouble that the shard stands.
-        self._context.failures.worked(Activity.READING, shard=key)
+        self._context.failures.worked(Activity.READING, shard=self._held.key)
         self._held.silent_since = None
         scope.gets_on()
         if not scope.has_answered:
@@ -577,12 +577,10 @@ class RecordDelivery:
             scope.delayed()
             self._place.opened(self._context.stream.server_time_millis())
         while scope.is_paused:
-            self._context.meter.measure(key, (catalog.SHARD_PAUSED, 1.0))
             if scope.pause(PAUSE_POLL):
                 return Signal.STOP
             if monotonic() >= self._checkpoint_again_at:
                 self._checkpoint_if_due()
-        self._context.meter.measure(key, (catalog.SHARD_PAUSED, 0.0))
         return Signal.RESUMED
 
     def _drop_undelivered(self) -> None:

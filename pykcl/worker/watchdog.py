@@ -30,7 +30,9 @@ class ProcessorWatchdog:
         self._context = context
         self._reported: dict[tuple[str, float], str] = {}
         self._unacked: dict[str, Checkpoint] = {}
-        # When each shard was last found to be paused, monotonic seconds: behind a pause the time of acks counts anew.
+        # Shards that were paused at the last check, and when each was found to be, monotonic seconds: behind a pause
+        # the time of acks counts anew.
+        self._are_paused: frozenset[str] = frozenset()
         self._paused: dict[str, float] = {}
 
     def check(self, workers: Sequence[tuple[LeaseWorker, Task]], now: float) -> None:
@@ -39,11 +41,7 @@ class ProcessorWatchdog:
         that may never be."""
         config = self._context.config
         current: dict[tuple[str, float], str] = {}
-        before = self._paused
-        self._paused = {
-            worker.key: now if worker.scope.is_paused else before.get(worker.key, -inf)
-            for worker, _ in workers
-        }
+        self._check_pauses([worker for worker, _ in workers], now)
         for worker, task in workers:
             self._check_acks(worker, now)
             self._measure_ending(worker, now)
@@ -60,6 +58,14 @@ class ProcessorWatchdog:
             if (shard, since) not in current:
                 self._context.events.emit(ProcessorReturned(shard=shard, method=method, seconds=now - since))
         self._reported = current
+
+    def _check_pauses(self, workers: Sequence[LeaseWorker], now: float) -> None:
+        keys = {worker.key for worker in workers}
+        paused = frozenset(worker.key for worker in workers if worker.scope.is_paused)
+        for key in sorted(keys & (paused | self._are_paused)):
+            self._context.meter.measure(key, (catalog.SHARD_PAUSED, float(key in paused)))
+        self._are_paused = paused
+        self._paused = {key: now if key in paused else self._paused.get(key, -inf) for key in keys}
 
     def _measure_ending(self, worker: LeaseWorker, now: float) -> None:
         """Measure a shard as behind by the time since its end was read, as no page does that any more: nobody reads its
