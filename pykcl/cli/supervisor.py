@@ -8,6 +8,7 @@ import logging
 import os
 import re
 import select
+import signal
 import socket
 import subprocess
 import sys
@@ -48,6 +49,7 @@ _KILLED_BY = 3
 """Number of signals: the first drains, the second forces, and a process that hangs receives neither."""
 _KILLED_AFTER = 2.0
 """Seconds after that: a process that does not hang ends its children meanwhile, which nobody else knows."""
+_ASKED_BY = frozenset((signal.SIGTERM, signal.SIGINT, signal.SIGHUP)) if os.name == "posix" else frozenset()
 _WAKES_AT_ONCE = 4096
 _READ_BYTES = 65_536
 _COMMENT = re.compile(r"# (?:HELP|TYPE) (\S+)")
@@ -189,7 +191,7 @@ class Parent:
             self._on_ended(slot, exit_code_of(-1))
 
     def _on_ended(self, slot: Slot, code: int) -> None:
-        self._ever_worked = self._ever_worked or slot.had_worker
+        self._ever_worked = self._ever_worked or any(one.had_worker for one in self._slots)
         if self._must_stop():
             # Without a worker it held nothing, and a signal may end it as it likes.
             if slot.had_worker and code != 0 and self._code == 0:
@@ -446,12 +448,13 @@ def pause_after(failures: int) -> float:
 def is_final(code: int, *, had_worker: bool, ever_worked: bool) -> bool:
     """Return whether a new process would end in the same way, so that all end with the code of this one.
 
-    That holds for wrong configuration and wrong usage, and for whatever ended the first processes before they had a
-    worker, such as a module that cannot be imported.
+    That holds for wrong configuration and wrong usage, and for whatever ended the first processes before any of them
+    had a worker, such as a module that cannot be imported; not for a signal by which others ask a process to end.
     """
     if code == ExitCode.MISCONFIGURED:
         return True
-    return not had_worker and (code == ExitCode.USAGE or not ever_worked)
+    is_asked = -code in _ASKED_BY
+    return not had_worker and (code == ExitCode.USAGE or not (ever_worked or is_asked))
 
 
 def exit_code_of(code: int) -> int:

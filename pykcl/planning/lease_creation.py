@@ -316,17 +316,19 @@ def unread_shards(
     1) A writer that is no KCL ends the lease of a shard, and makes none for its children; 2) nobody lists the shards,
     or the fleet is stopped; 3) retention takes the children; 4) their children get leases, as the oldest shards that
     are listed. Whoever reads a shard makes the leases of its children before its row is deleted. So a parent without
-    row and shard, whose child has no lease either, was not read, unless the application began after it: then there is
-    no row of a shard before it. Only of Java it is untrue: a shard that is dropped while Java reads it names no
-    children, and Java ends its row without theirs, and deletes it. The arguments are as in `create_new_leases`.
+    row and shard, of whose children none has a lease either, was not read, unless the application began after it: then
+    there is no row of a shard before it. Only of Java it is untrue: a shard that is dropped while Java reads it names
+    no children, and Java ends its row without theirs, and deletes it. The arguments are as in `create_new_leases`.
     """
+    tree = FamilyTree.of(shards.values(), leases)
+    leased = leases.keys() | set(unreadable)
     missing: dict[str, list[Lease]] = {}
     for lease in (plan.lease for plan in creations if plan.reason is not CreationReason.ROW_DELETED):
         for parent in lease.parents:
-            if parent not in shards and parent not in leases and parent not in unreadable:
+            # Where another child has a lease, an operator deleted the row of this one.
+            if parent not in shards and parent not in leased and leased.isdisjoint(tree.children_of(parent)):
                 missing.setdefault(parent, []).append(lease)
-    tree = FamilyTree.of(shards.values(), leases)
-    known = shards.keys() | leases.keys() | set(unreadable)
+    known = shards.keys() | leased
     followed = {key for key in leases if not known.isdisjoint(tree.children_of(key))}
     found = []
     for parent, after in sorted(missing.items()):

@@ -50,6 +50,9 @@ STARTED = WorkerStarted(worker_id="w", application="a", stream_arn="arn", table=
         (2, True, True, False),
         (70, False, False, True),
         (-9, False, False, True),
+        (-15, False, False, False),
+        (-2, False, False, False),
+        (-1, False, False, False),
         (0, False, False, True),
         (70, False, True, False),
         (70, True, True, False),
@@ -59,6 +62,15 @@ STARTED = WorkerStarted(worker_id="w", application="a", stream_arn="arn", table=
 )
 def test_what_no_new_process_would_mend_is_final(code, had_worker, ever_worked, final):
     assert is_final(code, had_worker=had_worker, ever_worked=ever_worked) is final
+
+
+def test_one_process_with_a_worker_shows_that_the_others_can_start():
+    parent = Parent(2, "w", ("run",))
+    first, second = parent._slots
+    second.had_worker = True
+    parent._on_ended(first, 70)
+    assert not parent._must_stop()
+    assert first.again_at > 0
 
 
 def test_pauses_double_up_to_a_minute():

@@ -60,3 +60,9 @@ def test_of_a_merge_only_the_side_that_is_gone_was_not_read():
 def test_a_parent_that_is_listed_or_has_a_row_is_not_lost():
     shards = [opened("b", "a", (0, 49)), opened("c", "a", (50, 99))]
     assert unread(shards, row("a")) == {}
+
+
+def test_a_parent_whose_other_child_has_a_row_was_read():
+    """Seed 79221998196: an operator deletes the row of d after that of b was deleted and retention took b."""
+    shards = [opened("d", "b", (0, 24)), opened("e", "b", (25, 49))]
+    assert unread(shards, row("a"), row("e", (25, 49), is_ended=False, parents=("b",))) == {}

@@ -3,12 +3,16 @@
 import logging
 from collections import Counter
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
+from pykcl.errors import TableGone
 from pykcl.handlers import functions, windows
 from pykcl.handlers.windows import PICKLED
+from pykcl.testing.runtime.scheduler import Simulation
 from pykcl.testing.simulation import Guarantee, GuaranteeBroken
+from pykcl.testing.simulation.world import WorkerHost
 from pykcl.worker.checkpointer import Progress
 from tests.simulation import processors
 from tests.simulation.checking import row
@@ -198,6 +202,21 @@ def test_a_fleet_is_fairly_owned_as_far_as_its_leader_has_room(owners, max_lease
         if one["leaseOwner"]["S"] in ("ended", "free"):
             del one["leaseOwner"]
     assert is_fairly_owned(rows, {"w1", "w2"}, max_leases=max_leases, by_java=by_java) is is_fair
+
+
+def test_a_host_says_why_its_worker_ends_while_the_stop_still_waits():
+    """Seed 36232811280: a stop waited 22 seconds, and the checker missed the loss of the table."""
+    failure = TableGone("the lease table is gone")
+    with Simulation() as simulation:
+        never = simulation.runtime("w1").event()
+        worker = SimpleNamespace(
+            worker_id="w1", initialized=True, failure=failure, start=int, stop=lambda: never.wait(22.0)
+        )
+        host = WorkerHost("w1", worker, simulation, lambda *_: None)
+        simulation.sleep(1.0)
+        assert (host.failure, host.is_over) == (failure, False)
+        simulation.sleep(30.0)
+        assert (host.failure, host.is_over) == (failure, True)
 
 
 def test_a_sound_processor_comes_through_a_simulation():

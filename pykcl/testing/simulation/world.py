@@ -117,6 +117,8 @@ class WorkerHost:
         while not self._asked.is_set() and self.worker.failure is None:
             self.fine_at, self.had_joined = self._simulation.now, self.worker.initialized
             self._asked.wait(_POLL_SECONDS)
+        # It has reported it by now, while the stop may wait long for a processor. That may fail, too.
+        self.failure = self.worker.failure
         started = self._simulation.now
         self._stop_quietly()
         self.failure = self.worker.failure

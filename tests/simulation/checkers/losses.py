@@ -54,7 +54,9 @@ class LossChecker:
         true = self._is_gone(event.shard) or self._is_lost(event.shard, event.checkpoint)
         if isinstance(event, UnreadShardLost):
             is_read = bool(self._record_log.shard(event.shard).delivered)
-            is_traced = event.shard not in self._without_trace and not self.never_saw(host, event.shard)
+            # The row of a child shows that it was read, too. Seed 79221998196: an operator deleted that of the last one.
+            hidden = any(self.never_saw(host, key) for key in (event.shard, *event.after))
+            is_traced = event.shard not in self._without_trace and not hidden
             true = self._is_gone(event.shard) and not (is_read and is_traced)
         self._expect(true, f"{host} gives a false alarm about {event.shard} at {event.checkpoint}")
 

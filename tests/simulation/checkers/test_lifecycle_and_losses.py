@@ -350,11 +350,12 @@ def test_a_shard_whose_row_java_deleted_before_its_child_had_one_passes_for_unre
     assert broken_by(gaps.violations) is (None if fine else Guarantee.LOSS_REPORTED)
 
 
+@pytest.mark.parametrize("key", ["parent", "child"])
 @pytest.mark.parametrize(("joined", "fine"), [(5.0, True), (1.0, False)])
-def test_a_shard_whose_row_an_operator_deleted_passes_for_unread_with_who_came_later(gaps, joined, fine):
+def test_a_shard_whose_row_an_operator_deleted_passes_for_unread_with_who_came_later(gaps, joined, fine, key):
     """Seed 108626500065: nobody who knew the row put it back before the shard was gone."""
     deleted = DeletedRows({}, now=lambda: 3.0, joined={"w1": joined})
-    deleted.deleted("parent", row("1", 7))
+    deleted.deleted(key, row("1", 7))
     gaps.record_log.delivered("parent", [(1, 0)])
     gaps._is_gone, gaps.never_saw = lambda key: True, deleted.never_saw
     gaps.heard("w1", UnreadShardLost(shard="parent", checkpoint="TRIM_HORIZON", resumed_at=None, **KNOWN))
