@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, astuple, dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -35,6 +35,7 @@ from pykcl.runtime import SystemRuntime
 from pykcl.times import format_duration, format_time, millis_of, start_position
 
 if TYPE_CHECKING:
+    from pykcl.cli.supervised import Member
     from pykcl.status import WorkerStatus
 
 log = logging.getLogger("pykcl.replay")
@@ -45,7 +46,7 @@ NOW = "now"
 
 @dataclass(slots=True)
 class Count:
-    """The records of one shard in this process.
+    """The records of one shard, of one process or of several.
 
     given_up: dead letters, and what was dropped. lost: how often records were gone before they could be read; nobody
     knows how many.
@@ -55,6 +56,14 @@ class Count:
     data_bytes: int = 0
     given_up: int = 0
     lost: int = 0
+
+    def __add__(self, other: Count) -> Count:
+        return Count(
+            self.records + other.records,
+            self.data_bytes + other.data_bytes,
+            self.given_up + other.given_up,
+            self.lost + other.lost,
+        )
 
 
 class Tally:
@@ -90,11 +99,6 @@ class Tally:
             with self._lock:
                 self._shards.setdefault(event.shard, Count()).lost += 1
 
-    @property
-    def lost(self) -> int:
-        """The losses of all shards."""
-        return sum(count.lost for count in self.counts().values())
-
     def forget(self, shard: str) -> None:
         """Keep the counts of a shard whose lease is gone: they are of the run."""
 
@@ -102,6 +106,38 @@ class Tally:
         """Return a copy of the counts, by shard."""
         with self._lock:
             return {shard: replace(count) for shard, count in sorted(self._shards.items())}
+
+
+class Reports:
+    """The counts of all processes, by what each reported last. Used by one thread.
+
+    Each reports from before its first record on.
+    """
+
+    def __init__(self) -> None:
+        self._last: dict[tuple[int, int], Mapping[str, Any]] = {}
+
+    def hear(self, process: tuple[int, int], report: Mapping[str, Any]) -> None:
+        """process: its number, and how many were started under it. report: one of `report_of`."""
+        self._last[process] = report
+
+    @property
+    def unfinished(self) -> int:
+        """The number of processes that ended without their last report, if all have ended."""
+        return sum(not report["is_last"] for report in self._last.values())
+
+    def counts(self) -> dict[str, Count]:
+        """Return the sums, by shard."""
+        sums: dict[str, Count] = {}
+        for report in self._last.values():
+            for shard, numbers in report["shards"].items():
+                sums[shard] = sums.get(shard, Count()) + Count(*numbers)
+        return dict(sorted(sums.items()))
+
+
+def report_of(counts: Mapping[str, Count], *, is_last: bool) -> dict[str, Any]:
+    """Return the report of one process to its parent."""
+    return {"shards": {shard: astuple(count) for shard, count in counts.items()}, "is_last": is_last}
 
 
 class Course:
@@ -139,31 +175,48 @@ def seconds_left(seconds: float, share: float) -> float | None:
 
 
 class Replay:
-    """settings: of the run, with its end."""
+    """settings: of the run, with its end. member: this process, if it is one of several; it reports to its parent."""
 
-    def __init__(self, settings: Settings, interval: float) -> None:
-        self.settings, self._interval = settings, interval
-        self.tally = Tally()
+    def __init__(self, settings: Settings, interval: float, member: Member | None = None) -> None:
+        self.settings, self._interval, self._member = settings, interval, member
+        self.tally, self.reports = Tally(), Reports()
 
     def work(self, processor: Any, service: Service) -> int:
         """Run a worker until the end of the run, or a signal; return the exit code. Raises as `Worker.run`."""
         from pykcl.worker.worker import Worker
 
         config = self.settings.config
+        self._report()
         with service.watching() as watch:
-            worker = watch(
-                Worker(
-                    processor=processor,
-                    config=config,
-                    clients=self.settings.clients(),
-                    metrics_sinks=[self.tally],
-                    on_event=self.tally.hear,
+            try:
+                worker = watch(
+                    Worker(
+                        processor=processor,
+                        config=config,
+                        clients=self.settings.clients(),
+                        metrics_sinks=[self.tally],
+                        on_event=self.tally.hear,
+                    )
                 )
-            )
-            with self._logged(worker):
-                worker.run()
-        announce(table_of(self.tally.counts()))
-        return ExitCode.FINDING if self.tally.lost else ExitCode.OK
+                with self._logged(worker):
+                    worker.run()
+            finally:
+                # Before the parent hears that the run is over.
+                self._report(is_last=True)
+        return ExitCode.OK
+
+    def watch(self, processes: Processes, service: Service) -> int:
+        """Run the processes until the end of the run, or a signal; return the exit code. Raises as `Processes.run`."""
+        # The same end for all of them: a moment of its own would make each refuse the rows of the others.
+        run_all = processes.with_arguments("--until", str(self.settings.config.until))
+        return run_all.run(self.settings.config, service, self.reports.hear)
+
+    def _report(self, *, is_last: bool = False) -> None:
+        report = report_of(self.tally.counts(), is_last=is_last)
+        if self._member is not None:
+            self._member.report_work(report)
+        else:
+            self.reports.hear((0, 0), report)
 
     @contextmanager
     def _logged(self, worker: Any) -> Iterator[None]:
@@ -179,6 +232,7 @@ class Replay:
     def _log_until(self, over: threading.Event, worker: Any) -> None:
         course, began, before = Course(self.settings.config.until_millis or 0), time.monotonic(), 0
         while not over.wait(self._interval):
+            self._report()
             records = sum(count.records for count in self.tally.counts().values())
             share = course.share(worker.status(), SystemRuntime().utcnow_millis())
             left = seconds_left(time.monotonic() - began, share)
@@ -192,7 +246,18 @@ class Replay:
             before = records
 
     def finish(self, code: int) -> int:
-        """Print what the lease table says of the run, and return the exit code. code: of the workers."""
+        """Print the counts and what the lease table says of the run; return the exit code. code: of the workers."""
+        counts = self.reports.counts()
+        if code != ExitCode.OK and not counts:
+            return code
+        announce(table_of(counts))
+        if self.reports.unfinished:
+            announce(
+                f"At least so many: {self.reports.unfinished} of the processes ended before the last report, and what "
+                f"they did in their last {format_duration(self._interval)} is not in the table."
+            )
+        if code != ExitCode.OK:
+            return code
         leases = leases_of(services_of(self.settings)[0])
         left = [lease.key for lease in leases if not lease.is_ended]
         name = self.settings.config.table
@@ -206,11 +271,12 @@ class Replay:
             f"done: {len(leases)} shards were read until {format_time(self.settings.config.until_millis or 0)}. Table "
             f"{name} stays. To remove it: aws dynamodb delete-table --table-name {name}"
         )
-        if code == ExitCode.FINDING:
+        if any(count.lost for count in counts.values()):
             announce(
                 "But records were no longer kept when they were to be read: see LOST above, and E18 in the log."
             )
-        return code
+            return ExitCode.FINDING
+        return ExitCode.OK
 
 
 def services_of(settings: Settings) -> tuple[LeaseTable, Stream]:
@@ -288,13 +354,7 @@ def table_of(counts: dict[str, Count]) -> str:
         Column("given_up", right=True),
         Column("lost", right=True),
     ]
-    every = counts.values()
-    total = Count(
-        sum(one.records for one in every),
-        sum(one.data_bytes for one in every),
-        sum(one.given_up for one in every),
-        sum(one.lost for one in every),
-    )
+    total = sum(counts.values(), Count())
     rows = [{"shard": shard, **asdict(count)} for shard, count in {**counts, "all": total}.items()]
     return render(rows, columns, "wide")
 
@@ -413,15 +473,10 @@ def replay(
             shows_verdicts=processes.member is None,
             **access,
         )
-        run = Replay(processes.own(with_end(settings, until)), progress)
+        run = Replay(processes.own(with_end(settings, until)), progress, processes.member)
         if processes.member is None:
             warn_of_a_late_start(run.settings)
-        if processes.is_parent:
-            # The same end for all of them: a moment of its own would make each refuse the rows of the others.
-            run_all = processes.with_arguments("--until", str(run.settings.config.until))
-            code = run_all.run(run.settings.config, service)
-        else:
-            code = run.work(_processor(target), service)
-        if processes.member is None and code in (ExitCode.OK, ExitCode.FINDING):
+        code = run.watch(processes, service) if processes.is_parent else run.work(_processor(target), service)
+        if processes.member is None:
             code = run.finish(code)
         sys.exit(code)

@@ -11,7 +11,7 @@ import pytest
 from service_kit import Service, lead_to
 
 from pykcl.cli import replay
-from pykcl.cli.replay import Count, Course, Tally, seconds_left, table_of, with_end
+from pykcl.cli.replay import Count, Course, Reports, Tally, report_of, seconds_left, table_of, with_end
 from pykcl.cli.settings import Settings
 from pykcl.cli.supervisor import Parent, Processes
 from pykcl.config import Config
@@ -114,6 +114,24 @@ def test_several_processes_share_a_replay_and_all_end(start):
     # One may take a shard from the other in the middle of a batch, which then comes again.
     assert set(run.processed) == set(BEFORE)
     assert "done: 2 shards" in run.output.read_text()
+
+
+def test_one_summary_counts_all_processes_also_one_that_was_killed(start):
+    run = start(
+        "--from", "TRIM_HORIZON", "--until", in_seconds(3600), "--processes", "2", "--progress", "0.2"
+    )
+
+    def is_reported():
+        last = dict(re.findall(r"\[(\d)\].* replay goes on records=(\d+ per_second=0) ", run.text))
+        return len(last) == 2 and sum(int(said.split()[0]) for said in last.values()) == len(run.processed)
+
+    run.until(lambda: len(run.processed) >= len(BEFORE) and is_reported(), "the reports")
+    os.kill(int(re.search(r"process started process=1 pid=(\d+)", run.text)[1]), signal.SIGKILL)
+    run.until(lambda: len(re.findall(r"process started process=1 ", run.text)) == 2, "a new process")
+    assert run.stop() == 1
+    out = run.output.read_text()
+    assert re.findall(r"^all +(\d+) ", out, re.MULTILINE) == [str(len(run.processed))], out
+    assert "At least so many: 1 of the processes ended before the last report, and what they did in" in out
 
 
 def test_a_process_of_a_replay_that_a_signal_ends_is_replaced(start):
@@ -260,11 +278,20 @@ def test_the_tally_counts_what_was_processed_and_what_was_given_up():
     tally.take("a", [(catalog.RECORDS_DEAD_LETTERED, 3.0)])
     tally.take("a", [(catalog.SKIPPED_RECORDS, 1.0)])
     tally.forget("a")
-    assert tally.lost == 0
     tally.hear(DataLost(shard="b", checkpoint="7:0", resumed_at=None))
     assert tally.counts() == {"a": Count(1, 0, 4), "b": Count(2, 9, 0, 1)}
-    assert tally.lost == 1
     assert table_of(tally.counts()).splitlines()[-1].split() == ["all", "3", "9", "4", "1"]
+
+
+def test_the_reports_of_processes_are_added_up_and_those_that_lack_the_last_are_known():
+    reports = Reports()
+    assert reports.counts() == {}
+    reports.hear((1, 1), report_of({}, is_last=False))
+    reports.hear((2, 1), report_of({"b": Count(1, 10, 1, 1)}, is_last=False))
+    reports.hear((2, 1), report_of({"a": Count(2, 20), "b": Count(3, 30, 1, 1)}, is_last=True))
+    reports.hear((1, 2), report_of({"b": Count(5, 50)}, is_last=True))
+    assert reports.counts() == {"a": Count(2, 20), "b": Count(8, 80, 1, 1)}
+    assert reports.unfinished == 1
 
 
 def status(**behind):
@@ -317,3 +344,13 @@ def test_a_process_that_ends_without_an_error_is_replaced_unless_it_says_that_th
     slot.had_worker, slot.is_run_over = True, is_over
     parent._on_ended(slot, 0)
     assert parent._must_stop() is is_over
+
+
+@pytest.mark.parametrize("code", [0, 3, -9, 70])
+def test_a_process_that_has_said_that_the_run_is_over_leaves_the_verdict_to_the_lease_table(code):
+    parent = Parent(2, "w", ("replay",))
+    for slot in parent._slots:
+        slot.had_worker = slot.is_run_over = True
+        parent._on_ended(slot, code)
+    assert parent._must_stop()
+    assert parent._code == 0
