@@ -36,7 +36,7 @@ from pykcl.times import format_duration, format_time, millis_of, start_position
 
 if TYPE_CHECKING:
     from pykcl.cli.supervised import Member
-    from pykcl.status import WorkerStatus
+    from pykcl.status import LeaseStatus, WorkerStatus
 
 log = logging.getLogger("pykcl.replay")
 
@@ -143,11 +143,11 @@ def report_of(counts: Mapping[str, Count], *, is_last: bool) -> dict[str, Any]:
 class Course:
     """The progress of the shards that this process has had. Used by one thread.
 
-    until: epoch milliseconds.
+    begin, until: of the range, epoch milliseconds. begin None: each shard begins at the first record that was read.
     """
 
-    def __init__(self, until: int) -> None:
-        self._until = until
+    def __init__(self, begin: int | None, until: int) -> None:
+        self._begin, self._until = begin, until
         self._begins: dict[str, float] = {}
         self._shares: dict[str, float] = {}
 
@@ -159,19 +159,28 @@ class Course:
             self._shares[shard] = 1.0
         for shard, lease in present.items():
             self._shares.setdefault(shard, 0.0)
-            if lease.millis_behind_latest is None:
-                continue
-            reached = now_millis - lease.millis_behind_latest
-            begin = self._begins.setdefault(shard, reached)
-            whole = max(1.0, self._until - begin)
-            self._shares[shard] = min(1.0, max(0.0, (reached - begin) / whole))
+            if lease.millis_behind_latest is not None:
+                seen_at = now_millis - 1000 * (lease.lag_age or 0.0)
+                self._shares[shard] = self._share_of(lease, seen_at - lease.millis_behind_latest)
         return sum(self._shares.values()) / len(self._shares) if self._shares else 0.0
 
+    def _share_of(self, lease: LeaseStatus, reached: float) -> float:
+        if reached >= self._until:
+            return 1.0
+        begin: float | None = self._begin
+        if begin is None:
+            first = lease.first_arrival_millis
+            begin = self._begins.setdefault(lease.shard, reached if first is None else first)
+        return max(0.0, (reached - begin) / (self._until - begin)) if begin < self._until else 0.0
 
-def seconds_left(seconds: float, share: float) -> float | None:
-    """Return the seconds until the end, if it goes on as in the `seconds` so far; None: too little is done to say."""
+
+def seconds_left(seconds: float, share: float, before: float) -> float | None:
+    """Return the seconds until the end, if it goes on as in the `seconds` so far; None: too little is done to say.
+
+    share, before: the part that is done now, and that was done when the seconds began.
+    """
     least = 0.01
-    return None if share < least else seconds * (1.0 - share) / share
+    return None if share - before < least else seconds * (1.0 - share) / (share - before)
 
 
 class Replay:
@@ -230,12 +239,17 @@ class Replay:
             task.join()
 
     def _log_until(self, over: threading.Event, worker: Any) -> None:
-        course, began, before = Course(self.settings.config.until_millis or 0), time.monotonic(), 0
+        config, before = self.settings.config, 0
+        course = Course(config.start_position.at_millis, config.until_millis or 0)
+        # The first share may be what an earlier start has done.
+        first: tuple[float, float] | None = None
         while not over.wait(self._interval):
             self._report()
             records = sum(count.records for count in self.tally.counts().values())
             share = course.share(worker.status(), SystemRuntime().utcnow_millis())
-            left = seconds_left(time.monotonic() - began, share)
+            now = time.monotonic()
+            first = first or ((now, share) if share else None)
+            left = seconds_left(now - first[0], share, first[1]) if first else None
             log.info(
                 "replay goes on records=%d per_second=%.0f done=%.0f%% ends_in=%s",
                 records,

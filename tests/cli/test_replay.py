@@ -294,11 +294,12 @@ def test_the_reports_of_processes_are_added_up_and_those_that_lack_the_last_are_
     assert reports.unfinished == 1
 
 
-def status(**behind):
+def status(firsts=None, lag_age=None, **behind):
     leases = tuple(
         LeaseStatus(
             shard=shard, state="reading", thread="", alive=True, checkpoint=None, counter=None, lease_valid_for=None,
-            in_doubt=False, has_answered=True, millis_behind_latest=millis, lag_age=None, call=None, last_error=None,
+            in_doubt=False, has_answered=True, millis_behind_latest=millis, lag_age=lag_age, call=None, last_error=None,
+            first_arrival_millis=(firsts or {}).get(shard),
         )
         for shard, millis in behind.items()
     )  # fmt: skip
@@ -309,18 +310,34 @@ def status(**behind):
 
 
 def test_the_share_of_a_range_is_the_mean_of_its_shards():
-    course = Course(until=1_000)
+    course = Course(0, until=1_000)
     assert course.share(status(), 2_000) == 0.0
     assert course.share(status(a=2_000, b=None), 2_000) == 0.0
     assert course.share(status(a=1_500, b=2_000), 2_000) == 0.25
     assert course.share(status(a=500, b=1_600), 2_000) == 0.7
     assert course.share(status(a=0), 2_000) == 1.0
+    # As it was when the page came, however long its records take.
+    assert Course(0, until=1_000).share(status(a=500, lag_age=1.0), 2_000) == 0.5
+
+
+def test_without_a_time_a_range_begins_at_the_first_record():
+    course = Course(None, until=1_000)
+    assert course.share(status(a=1_500, firsts={"a": 200}), 2_000) == 0.375
+    assert course.share(status(a=1_200, firsts={"a": 200}), 2_000) == 0.75
+    # Without a record there is no better beginning than where it was first seen.
+    assert course.share(status(b=1_500), 2_000) == 0.5
+    assert course.share(status(b=1_250), 2_000) == 0.75
+    assert Course(None, until=1_000).share(status(c=0), 2_000) == 1.0
+    assert Course(2_000, until=1_000).share(status(d=1_500), 2_000) == 0.0
 
 
 def test_the_end_is_estimated_once_enough_is_done_for_it():
-    assert seconds_left(10.0, 0.001) is None
-    assert seconds_left(10.0, 0.25) == 30.0
-    assert seconds_left(10.0, 1.0) == 0.0
+    assert seconds_left(10.0, 0.001, 0.0) is None
+    assert seconds_left(10.0, 0.25, 0.0) == 30.0
+    assert seconds_left(10.0, 1.0, 0.0) == 0.0
+    # What an earlier start has done says nothing of the speed.
+    assert seconds_left(10.0, 0.6, 0.595) is None
+    assert seconds_left(10.0, 0.75, 0.5) == 10.0
 
 
 @pytest.mark.parametrize(

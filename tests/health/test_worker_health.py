@@ -276,6 +276,21 @@ def test_the_status_tells_every_lease_and_is_frozen(new_fleet):
         status.state = "new"
 
 
+def test_the_status_says_when_the_first_record_of_a_lease_arrived(new_fleet):
+    fleet = new_fleet(shards=1)
+    worker = fleet.start("w1")
+    fleet.wait(lambda: worker.status().leases, 30)
+    (lease,) = worker.status().leases
+    assert lease.first_arrival_millis is None
+    began = fleet.kinesis.now_millis()
+    fleet.wait_delivered(fleet.put(1))
+    first = worker.status().leases[0].first_arrival_millis
+    assert began <= first <= fleet.kinesis.now_millis()
+    fleet.simulation.sleep(5)
+    fleet.wait_delivered(fleet.put(1))
+    assert worker.status().leases[0].first_arrival_millis == first
+
+
 def test_the_last_error_of_a_shard_is_kept_without_a_word_of_the_application(new_fleet):
     fleet = new_fleet(shards=1)
 
