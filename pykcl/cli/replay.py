@@ -6,12 +6,12 @@ import logging
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, astuple, dataclass, replace
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -23,13 +23,14 @@ from pykcl.cli.run import ON_ERROR, OPTION, WORKER_ID, grouped_flags, load
 from pykcl.cli.settings import Service, Settings, from_arguments, log_to_stderr, service_options, settings_of
 from pykcl.cli.supervisor import Processes, processes_option
 from pykcl.cli.target import common_options
-from pykcl.errors import ConfigError, TableGone
+from pykcl.errors import ConfigError, TableGone, TemporaryError
 from pykcl.events import DataLost, Event
 from pykcl.interfaces import LeaseTable, Stream
 from pykcl.metrics import catalog
 from pykcl.metrics.catalog import Measure
 from pykcl.model.checkpoint import AT_START_TIMESTAMP, StartPosition
 from pykcl.model.lease import Lease
+from pykcl.planning.read_schedule import backoff
 from pykcl.planning.run_end import range_of
 from pykcl.runtime import SystemRuntime
 from pykcl.times import format_duration, format_time, millis_of, start_position
@@ -39,6 +40,8 @@ if TYPE_CHECKING:
     from pykcl.status import LeaseStatus, WorkerStatus
 
 log = logging.getLogger("pykcl.replay")
+
+Answer = TypeVar("Answer")
 
 NOW = "now"
 """The end of a replay that is the moment at which it was first started."""
@@ -272,7 +275,14 @@ class Replay:
             )
         if code != ExitCode.OK:
             return code
-        leases = leases_of(services_of(self.settings)[0])
+        try:
+            leases = leases_of(services_of(self.settings)[0])
+        except TemporaryError as error:
+            announce(
+                f"ended, and whether every shard is done is not known, as the lease table does not answer: {error} "
+                "Do: give the same command again. It goes on with what is left, and ends at once if nothing is."
+            )
+            return ExitCode.FAILED
         left = [lease.key for lease in leases if not lease.is_ended]
         name = self.settings.config.table
         if left or not leases:
@@ -307,6 +317,22 @@ def leases_of(table: LeaseTable) -> list[Lease]:
     except TableGone:
         return []
     return sorted((row for row in rows if isinstance(row, Lease)), key=lambda lease: lease.key)
+
+
+def when_answered(question: Callable[[], Answer]) -> Answer:
+    """Return the answer of AWS, and ask again while it gives none for a time, as the start of a worker does.
+
+    Raises what the question raises but TemporaryError.
+    """
+    runtime, failures = SystemRuntime(), 0
+    while True:
+        try:
+            return question()
+        except TemporaryError as error:
+            failures += 1
+            pause = backoff(failures, runtime.random(), first=0.5, longest=5.0)
+            log.warning("the start waits for an answer again_in=%.1f error=%s", pause, error)
+            time.sleep(pause)
 
 
 def warn_of_a_late_start(settings: Settings) -> None:
@@ -487,9 +513,10 @@ def replay(
             shows_verdicts=processes.member is None,
             **access,
         )
-        run = Replay(processes.own(with_end(settings, until)), progress, processes.member)
+        settings = when_answered(lambda: with_end(settings, until))
+        run = Replay(processes.own(settings), progress, processes.member)
         if processes.member is None:
-            warn_of_a_late_start(run.settings)
+            when_answered(lambda: warn_of_a_late_start(run.settings))
         code = run.watch(processes, service) if processes.is_parent else run.work(_processor(target), service)
         if processes.member is None:
             code = run.finish(code)

@@ -1,5 +1,6 @@
 """`pykcl replay`: it delivers what arrived in a range of time, ends by itself, and says what it did."""
 
+import logging
 import os
 import re
 import signal
@@ -11,11 +12,23 @@ import pytest
 from service_kit import Service, lead_to
 
 from pykcl.cli import replay
-from pykcl.cli.replay import Count, Course, Reports, Tally, report_of, seconds_left, table_of, with_end
+from pykcl.cli.replay import (
+    Count,
+    Course,
+    Reports,
+    Tally,
+    report_of,
+    seconds_left,
+    table_of,
+    when_answered,
+    with_end,
+)
 from pykcl.cli.settings import Settings
 from pykcl.cli.supervisor import Parent, Processes
 from pykcl.config import Config
+from pykcl.errors import SetupError, TemporaryError
 from pykcl.events import DataLost
+from pykcl.local.faults import FaultRule
 from pykcl.local.server import LocalAws
 from pykcl.local.stream import ReadSpan
 from pykcl.metrics import catalog
@@ -266,6 +279,42 @@ def test_now_is_the_end_of_the_run_that_was_begun(monkeypatch, aws):
     monkeypatch.setattr(replay, "leases_of", lambda table: [begun])
     config = Config(application="orders-backfill", stream="orders", initial_position="TRIM_HORIZON")
     assert with_end(Settings(config), "now").config.until_millis == 1_795_000_000_000
+
+
+def test_a_start_waits_for_an_answer(monkeypatch, caplog):
+    pauses = []
+    monkeypatch.setattr(replay.time, "sleep", pauses.append)
+
+    def ask():
+        if len(pauses) < 20:
+            raise TemporaryError("DynamoDB is away.")
+        return "answer"
+
+    with caplog.at_level(logging.WARNING):
+        assert when_answered(ask) == "answer"
+    assert len(pauses) == 20
+    assert max(pauses) <= 5.0
+    assert caplog.text.count("the start waits for an answer") == 20
+    assert "error=DynamoDB is away." in caplog.text
+
+
+def test_a_start_that_is_refused_does_not_wait():
+    def ask():
+        raise SetupError("No permission.")
+
+    with pytest.raises(SetupError, match="No permission"):
+        when_answered(ask)
+
+
+def test_a_table_that_does_not_answer_at_the_end_leaves_the_run_unjudged(start, aws):
+    run = start("--from", "TRIM_HORIZON", "--until", in_seconds(3600))
+    run.until(lambda: run.processed == sorted(BEFORE), "all records")
+    aws.faults.replace([FaultRule("throttle", "dynamodb", "Scan")])
+    assert run.stop() == 1, run.text
+    out = run.output.read_text()
+    assert re.search(r"^all +20 ", out, re.MULTILINE), out
+    assert "whether every shard is done is not known, as the lease table does not answer: " in out
+    assert "Traceback" not in run.text
 
 
 # -- counts and progress -----------------------------------------------------------------------------------------------
