@@ -357,7 +357,7 @@ def warn_of_a_late_start(settings: Settings) -> None:
         )
 
 
-def with_end(settings: Settings, until: str) -> Settings:
+def with_end(settings: Settings, until: str, shards: str | None = None) -> Settings:
     """Return the settings of a replay. until: a time or NOW. Raises ConfigError, and SetupError for the table.
 
     A replay until NOW that was begun has its end in its rows, so that the same command goes on with it.
@@ -367,7 +367,7 @@ def with_end(settings: Settings, until: str) -> Settings:
         table, stream = services_of(settings)
         found = [end for lease in leases_of(table) if (end := range_of(lease)[1]) is not None]
         begun = format_time(found[0] if found else _now(stream))
-    config = replace(settings.config, until=begun or until)
+    config = replace(settings.config, until=begun or until, shards=shards)
     if config.metrics_level == "NONE":
         # The counts come by the same way as metrics, and `metrics` decides where those go.
         config = replace(config, metrics_level="SUMMARY", metrics="none")
@@ -405,8 +405,9 @@ def _refuse_what_is_said_twice(options: Mapping[str, Any], given: Mapping[str, A
         ("until", "--until"),
         ("initial_position", "--from"),
         ("max_records_per_second", "--rate"),
+        ("shards", "--shards"),
     ):
-        if field in options and (field in given or field == "until"):
+        if field in options and (field in given or field in ("until", "shards")):
             raise click.UsageError(f"--option {field}= and {flag} say the same. Do: drop the former.")
 
 
@@ -454,6 +455,11 @@ def _processor(target: str) -> Any:
     help="Where to end: an ISO 8601 time, or now, the moment of the first start. Several hosts need one time.",
 )
 @click.option(
+    "--shards",
+    metavar="LIST",
+    help="Read only these shards and those that come after them, such as 1,7.",
+)
+@click.option(
     "--rate",
     type=click.FloatRange(0.01),
     metavar="N",
@@ -476,6 +482,7 @@ def _processor(target: str) -> Any:
 def replay(
     target: str,
     until: str,
+    shards: str | None,
     rate: float | None,
     progress: float,
     properties: Path | None,
@@ -513,7 +520,7 @@ def replay(
             shows_verdicts=processes.member is None,
             **access,
         )
-        settings = when_answered(lambda: with_end(settings, until))
+        settings = when_answered(lambda: with_end(settings, until, shards))
         run = Replay(processes.own(settings), progress, processes.member)
         if processes.member is None:
             when_answered(lambda: warn_of_a_late_start(run.settings))

@@ -176,6 +176,23 @@ def test_a_rate_holds_records_back_and_a_stop_does_not_wait_for_them(start):
     assert len(run.processed) == 1
 
 
+def test_a_replay_of_one_shard_reads_no_other(start, dynamodb):
+    run = start(*UNTIL_NOW, "--shards", "1")
+    assert run.process.wait(GUARD) == 0, run.text
+    out = run.output.read_text()
+    assert "done: 1 shards were read until" in out
+    assert re.findall(r"^shardId-\d+", out, re.MULTILINE) == ["shardId-000000000001"]
+    assert 0 < len(run.processed) < len(BEFORE)
+    assert list(rows(dynamodb, "orders-backfill")) == ["shardId-000000000001"]
+
+
+def test_a_replay_of_a_shard_that_is_none_names_those_of_the_stream(start, dynamodb):
+    run = start(*UNTIL_NOW, "--shards", "1,7")
+    assert run.process.wait(GUARD) == 78
+    assert "The stream lists 2: shardId-000000000000, shardId-000000000001." in run.text
+    assert rows(dynamodb, "orders-backfill") == {}
+
+
 def test_the_table_of_an_application_is_refused_and_not_touched(start, dynamodb):
     application = start("--start", "TRIM_HORIZON", verb="run", app="orders-app")
     application.until(lambda: application.processed == sorted(BEFORE), "all records")
@@ -208,6 +225,8 @@ def test_the_table_of_an_application_is_refused_and_not_touched(start, dynamodb)
         (("--from", "2026-11-20T09:00", "--until", "now"), 78, "--from='2026-11-20T09:00' has no time zone"),
         ((*UNTIL_NOW, "--option", "until=2026-11-20T09:00Z"), 2, "--option until= and --until"),
         ((*UNTIL_NOW, "--option", "initial-position=LATEST"), 2, "--option initial_position= and --from"),
+        ((*UNTIL_NOW, "--shards", ","), 78, "shards=',' names no shard"),
+        ((*UNTIL_NOW, "--shards", "1", "--option", "shards=2"), 2, "--option shards= and --shards"),
         ((*UNTIL_NOW, "--rate", "0.001"), 2, "'--rate': 0.001 is not in the range"),
         ((*UNTIL_NOW, "--rate", "5", "--option", "max_records_per_second=7"), 2, "per_second= and --rate"),
     ],
