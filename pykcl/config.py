@@ -15,7 +15,7 @@ from pykcl.errors import NO_UTF8, ConfigError, is_utf8, shown
 from pykcl.metrics.catalog import MetricsLevel, metrics_problem, parts
 from pykcl.model.checkpoint import StartPosition
 from pykcl.model.dead_letter import Address
-from pykcl.model.shard import STREAM_ARN, consumer_problem, full_shard_id, short_shard
+from pykcl.model.shard import STREAM_ARN, choice_problem, consumer_problem
 from pykcl.times import format_time, millis_of, start_position
 
 CheckpointMode = Literal["auto", "interval", "manual", "ack"]
@@ -60,8 +60,7 @@ class Config:
     """Where the run ends by itself: an aware datetime or ISO 8601 text. Records that arrived earlier are delivered, and
     a worker stops once every shard was read so far. The lease table is of this run alone. None: the run has no end."""
     shards: str | None = None
-    """Which shards a run with `until` reads, such as "1,7", or whole identifiers: these, and after a split or a merge
-    those that come after them. None: all."""
+    """The shards that a run with `until` reads, with those that come after them: "1,7" or identifiers. None: all."""
     checkpoint_mode: CheckpointMode = "auto"
     """"auto": after each batch that returned normally; "interval": the same, at most every checkpoint_interval;
     "manual": only when the processor says so; "ack": behind the records that `batch.ack` has settled without a gap."""
@@ -240,11 +239,6 @@ class Config:
     def until_millis(self) -> int | None:
         """`until` as epoch milliseconds; None: the run has no end."""
         return None if self.until is None else millis_of("until", self.until)
-
-    @property
-    def chosen_shards(self) -> tuple[str, ...]:
-        """`shards` as whole identifiers, sorted; none: all of the stream."""
-        return tuple(sorted({full_shard_id(name) for name in (self.shards or "").split(",")} - {""}))
 
     @property
     def metrics_sinks(self) -> tuple[str, ...]:
@@ -487,8 +481,9 @@ def _check_choices(config: Config) -> None:
 
 def _check_end(config: Config) -> None:
     start, until = config.start_position, config.until_millis
-    if config.shards is not None:
-        _check_shards(config)
+    problem = choice_problem(config.shards, has_end=until is not None, at_latest=start.kind == "LATEST")
+    if problem is not None:
+        raise ConfigError(problem)
     if until is None:
         return
     if start.at_millis is not None and start.at_millis >= until:
@@ -498,35 +493,12 @@ def _check_end(config: Config) -> None:
     for name, value, allowed, why in (
         ("retrieval", config.retrieval, ("polling",), "pushed records do not show that a shard has no more"),
         ("fleet_mode", config.fleet_mode, ("auto", "2x"), "workers of Java would read on"),
-        (
-            "max_record_age",
-            config.max_record_age,
-            (None,),
-            "records of the past would be given up for their age",
-        ),
+        ("max_record_age", config.max_record_age, (None,), "old records would be given up"),
     ):
         if value not in allowed:
             raise ConfigError(f"{name}={value!r} contradicts until: {why}. Drop one of them.")
 
 
-def _check_shards(config: Config) -> None:
-    given = f"shards={config.shards!r}"
-    if not config.chosen_shards:
-        raise ConfigError(f"{given} names no shard. Name some, such as 1,7, or leave it out.")
-    if sum(len(short_shard(name)) + 1 for name in config.chosen_shards) > _LONGEST_CHOICE:
-        raise ConfigError(
-            f"shards names more than the rows can say, {_LONGEST_CHOICE} characters. Name fewer."
-        )
-    if config.until is None:
-        raise ConfigError(
-            f"{given} needs until: an application without an end reads all shards. Drop one of them."
-        )
-    if config.start_position.kind == "LATEST":
-        raise ConfigError(f"{given} contradicts initial_position='LATEST'. Say a time, or TRIM_HORIZON.")
-
-
-_LONGEST_CHOICE = 2000
-"""Characters: every row carries the choice."""
 _POLICIES = ("max_attempts", "max_record_age", "dead_letters")
 
 

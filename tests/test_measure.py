@@ -13,8 +13,8 @@ REACHED = {
 """What each measure may come to; a change that lowers one lowers it here."""
 SIZES = {
     "files of pykcl/": 324,
-    "lines of pykcl/": 83_400,
-    "lines of the core": 35_800,
+    "lines of pykcl/": 83_600,
+    "lines of the core": 35_900,
     "lines of tests/": 130_600,
 }
 """Sizes that may not be exceeded. A change that needs more raises the number here and gives the reason in its message."""

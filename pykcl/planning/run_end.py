@@ -16,7 +16,7 @@ from dataclasses import replace
 
 from pykcl.model.lease import Lease, Row
 from pykcl.model.record import PlainRecords, Record
-from pykcl.model.shard import Shard, full_shard_id
+from pykcl.model.shard import Shard, shards_named
 from pykcl.planning.shard_graph import FamilyTree
 
 Range = tuple[str | None, int | None, str | None]
@@ -101,7 +101,7 @@ def chosen_part(
 def part_of_run(shards: Iterable[Shard], leases: Mapping[str, Lease]) -> tuple[Shard, ...]:
     """Return the shards that the run reads to which these rows belong; all of them for any other application."""
     _, _, names = next(map(range_of, leases.values()), NO_END)
-    return chosen_part(shards, [full_shard_id(name) for name in names.split(",")] if names else [], leases)
+    return chosen_part(shards, shards_named(names), leases)
 
 
 def has_other_owner(lease: Lease) -> bool:

@@ -11,7 +11,7 @@ from pykcl.interfaces import DeadLetterDestination, Events, LeaseTable, Stream
 from pykcl.metrics.host_cpu import HostCpu
 from pykcl.metrics.meter import Meter
 from pykcl.model.lease import Lease, PykclMetadata, Row, metadata_for
-from pykcl.model.shard import consumer_name, short_shard
+from pykcl.model.shard import consumer_name, shards_named, short_shard
 from pykcl.planning.run_end import NO_END, Range, range_of, row_of_another_run
 from pykcl.processor import ProcessorFactory
 from pykcl.runtime import Event, Runtime
@@ -87,6 +87,11 @@ class Context:
         return isinstance(error, SetupError) and not (self.initialized.is_set() or proof.is_set())
 
     @property
+    def chosen(self) -> tuple[str, ...]:
+        """The shards that the run was given, by id; none: it reads all of the stream."""
+        return shards_named(self.config.shards)
+
+    @property
     def run(self) -> Range:
         """The range of a run that ends by itself; NO_END for another one."""
         until = self.config.until_millis
@@ -94,7 +99,7 @@ class Context:
             return NO_END
         start = self.config.start_position
         begin = start.kind if start.at_millis is None else format_time(start.at_millis)
-        return begin, until, ",".join(map(short_shard, self.config.chosen_shards)) or None
+        return begin, until, ",".join(map(short_shard, self.chosen)) or None
 
     def refuse_other_runs(self, rows: Sequence[Row]) -> None:
         """Raise FatalError if the lease table has rows of a run over another range, or of one without an end."""
@@ -132,7 +137,7 @@ class Context:
 
         listed: ids of all shards of the stream. leased: of the rows; a shard that expires keeps its row.
         """
-        unknown = [key for key in self.config.chosen_shards if key not in listed and key not in leased]
+        unknown = [key for key in self.chosen if key not in listed and key not in leased]
         if unknown:
             names = sorted(listed)
             raise FatalError(

@@ -165,7 +165,7 @@ def _surroundings(
     leased |= {row.key for row in rows}
     leases = {row.key: row for row in rows if isinstance(row, Lease)}
     known = {child.shard_id: child, **listing.by_id}
-    part = chosen_part(known.values(), context.config.chosen_shards, leases)
+    part = chosen_part(known.values(), context.chosen, leases)
     child = next(shard for shard in part if shard.shard_id == child.shard_id)
     shards = {shard.shard_id: shard for shard in part if shard.shard_id in listing.by_id}
     tree = FamilyTree.of([child, *shards.values()])

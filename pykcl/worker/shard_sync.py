@@ -115,9 +115,7 @@ class ShardSync:
             return None
         context.failures.worked(Activity.LISTING_SHARDS)
         self._listed = frozenset(listing.by_id)
-        listing = replace(
-            listing, shards=chosen_part(listing.shards, context.config.chosen_shards, self._view.leases)
-        )
+        listing = replace(listing, shards=chosen_part(listing.shards, context.chosen, self._view.leases))
         self._cleaner.listed(listing)
         self.shards = listing.by_id
         return listing
