@@ -58,7 +58,9 @@ class Member:
 
     def worker_has_ended(self) -> None:
         """Say to the parent if a new process would find nothing to do, once the worker has ended without an error."""
-        if self._worker is not None and self._worker._has_reached_end:
+        from pykcl.events import StopReason
+
+        if self._worker is not None and self._worker._stop_reason is StopReason.RUN_OVER:
             self._send({"over": True})
 
     def report_work(self, work: Mapping[str, Any]) -> None:

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 from health_kit import CODES, Outage, ask, codes, is_as_documented, status_of
 
-from pykcl.events import ProcessorReturned, ProcessorSlow, WorkerStopped, WorkerStopping
+from pykcl.events import ProcessorReturned, ProcessorSlow, StopReason, WorkerStopped, WorkerStopping
 from pykcl.testing.fleet import RecordingProcessor
 from pykcl.testing.memory.dynamodb import Fault, denied
 
@@ -200,6 +200,7 @@ def test_a_dead_thread_makes_the_worker_not_live(new_fleet, name):
     assert f"thread {name} died of ThreadStruck" in ask(worker, "/livez")[1]
     assert status_of(worker)["worker"]["failure"] == "InternalError"
     assert fleet.happened(WorkerStopping)[0].cause == "InternalError"
+    assert fleet.happened(WorkerStopping)[0].reason is StopReason.FAILED
 
 
 def test_a_loop_that_does_not_come_to_its_work_makes_the_worker_not_live(new_fleet):

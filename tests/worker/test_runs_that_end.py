@@ -9,7 +9,7 @@ import pytest
 
 from pykcl.config import Config
 from pykcl.errors import ConfigError, FatalError, SetupError
-from pykcl.events import DataLost
+from pykcl.events import DataLost, StopReason, WorkerStopping
 from pykcl.handlers.functions import Context, handler
 from pykcl.model.checkpoint import AT_SHARD_END
 from pykcl.model.kpl import aggregate
@@ -366,6 +366,7 @@ def test_an_empty_stream_ends_at_once(new_fleet):
     fleet.wait(lambda: worker.join(0.0), 30.0)
     assert fleet.simulation.now < began + 10.0
     assert worker.failure is None
+    assert [event.reason for event in fleet.happened(WorkerStopping)] == [StopReason.RUN_OVER]
 
 
 def test_a_worker_that_comes_when_the_run_is_over_delivers_nothing_and_ends(new_fleet):
