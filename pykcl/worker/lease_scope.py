@@ -66,6 +66,7 @@ class LeaseScope:
         self.end_began: float | None = None
         self.has_answered = False
         self.lag: tuple[int, float] | None = None
+        self.first_arrival: float | None = None
         self._takeover = TakeoverTimer(context.meter, plan, still_for)
         self.stop_requested = False
         self.waits_for_acks = False

@@ -102,7 +102,7 @@ class RecordDelivery:
             )
         self._reader = self._new_reader(lease, reserve)
         self._window = BatchWindow(most_in_batch(config), config.batch_window, release, context.runtime)
-        scope.children, scope.lag = (), None
+        scope.children, scope.lag, scope.first_arrival = (), None, None
 
     def _new_reader(
         self, lease: Lease, reserve: Callable[[int, Callable[[], bool]], bool] | None
@@ -252,6 +252,8 @@ class RecordDelivery:
         self._page.began(self._behind)
         if page.fetched.millis_behind_latest is not None:
             self._scope.lag = (page.fetched.millis_behind_latest, page.answered_at)
+        if self._scope.first_arrival is None and page.fetched.records:
+            self._scope.first_arrival = page.fetched.records[0].arrived_at_millis
         is_empty = True
         for records in page.batches:
             is_empty = False

@@ -33,6 +33,7 @@ from pykcl.planning.lease_creation import (
 from pykcl.planning.lease_deletion import Deletion, garbage_candidates, plan_deletions
 from pykcl.planning.lease_view import LeaseView
 from pykcl.planning.read_schedule import backoff
+from pykcl.planning.run_end import chosen_part
 from pykcl.planning.shard_graph import FamilyTree, cover_every_key, without_successors
 from pykcl.status import Activity
 from pykcl.worker.context import Context
@@ -75,6 +76,7 @@ class ShardSync:
         self._cleaner = LeaseCleaner(context, must_stop)
         self._reported_unread: set[str] = set()
         self._listing_failures = 0
+        self._listed: frozenset[str] = frozenset()
         self.next_listing = 0.0
         self.shards: Mapping[str, Shard] = {}
         self.start_is_unfinished = True
@@ -86,7 +88,7 @@ class ShardSync:
     # -- list --------------------------------------------------------------------------------------------------
 
     def list_if_due(self, now: float) -> ShardListing | None:
-        """A complete listing of the stream the worker started with; None: none is due, or none can be had.
+        """A complete listing of what the worker reads of the stream it started with; None: none is due or can be had.
 
         A failure here must not keep the leases of dead workers from being found and taken.
         """
@@ -112,6 +114,8 @@ class ShardSync:
             self._measure(now, False)
             return None
         context.failures.worked(Activity.LISTING_SHARDS)
+        self._listed = frozenset(listing.by_id)
+        listing = replace(listing, shards=chosen_part(listing.shards, context.chosen, self._view.leases))
         self._cleaner.listed(listing)
         self.shards = listing.by_id
         return listing
@@ -218,13 +222,15 @@ class ShardSync:
     def create(self, listing: ShardListing, now: float) -> None:
         """Create what the last scan lacks, and restore what was deleted. now: when the listing was asked for.
 
-        If not all of it could be done, another listing is due soon. Raises TemporaryError, SetupError.
+        If not all of it could be done, another listing is due soon. Raises TemporaryError, SetupError, and FatalError
+        for a shard that the run was given and that is unknown.
         """
         if self._measure(now, self._create_missing(listing)):
             self._listing_done()
 
     def _create_missing(self, listing: ShardListing) -> bool:
         """False: not all of it was done; it shall be done again with another listing."""
+        self._context.refuse_unknown_shards(self._listed, self._view.leases.keys())
         creations = self._checked_plan(listing)
         self._latest.fix_positions(creations or ())
         if creations and self._context.config.start_position.kind == "LATEST":

@@ -15,6 +15,7 @@ from pykcl.errors import PyKclError, StopTimedOut
 from pykcl.event_dispatch import EventFan, Listener, Relay
 from pykcl.events import (
     ProgramEnded,
+    StopReason,
     ThreadsNotStopped,
     WholeBatchesAreGivenUp,
     WorkerStarted,
@@ -282,12 +283,11 @@ class Worker:
         self._stopped = self._runtime.event()
         self._forced = self._runtime.event()
         self._failure: Exception | None = None
-        self._has_reached_end = False
         self._manager: LeaseManager | None = None
         self._parts: WorkerThreads | None = None
         self._signals = StopSignals(self._stop_asked.set, self._runtime.monotonic)
         self._helpers = Helpers(self._runtime, self._fail)
-        self._stopping = self._is_over = self._is_starting = False
+        self._stopping = self._is_over = self._is_starting = self._is_run_over = False
 
     def _start_threads(self, context: Context) -> bool:
         """Start manager and renewer, unless `stop` came first; under the lock, so that it sees all or nothing."""
@@ -348,7 +348,9 @@ class Worker:
         if manager is None or parts is None:
             return
         if begins:
-            self._events.emit(WorkerStopping(worker_id=self.worker_id, cause=self._cause))
+            self._events.emit(
+                WorkerStopping(worker_id=self.worker_id, cause=self._cause, reason=self._stop_reason)
+            )
         grace = self.config.shutdown_grace if grace is None else grace
         deadline = self._runtime.monotonic() + grace
         # Acks are waited for while there is time left to write what they come to, and to release the leases.
@@ -438,10 +440,13 @@ class Worker:
         return self._failure
 
     @property
+    def _stop_reason(self) -> StopReason:
+        unfailed = StopReason.RUN_OVER if self._is_run_over else StopReason.ASKED
+        return StopReason.FAILED if self._failure else unfailed
+
+    @property
     def _cause(self) -> str:
-        if self._failure:
-            return type(self._failure).__name__
-        return "every shard was read as far as until" if self._has_reached_end else "asked to"
+        return type(self._failure).__name__ if self._failure else self._stop_reason.value
 
     def status(self) -> WorkerStatus:
         """Snapshot of the current state: threads, leases, positions, lag, failures. Cheap, from any thread."""
@@ -578,7 +583,7 @@ class Worker:
 
     def _run_is_over(self) -> None:
         """Called once every shard was read as far as `until`."""
-        self._has_reached_end = True
+        self._is_run_over = True
         self._begin_to_end()
 
     @property
@@ -601,7 +606,9 @@ class Worker:
             begins = self._reporter.enter("draining")
         self._stop_asked.set()
         if begins:
-            self._events.emit(WorkerStopping(worker_id=self.worker_id, cause=self._cause))
+            self._events.emit(
+                WorkerStopping(worker_id=self.worker_id, cause=self._cause, reason=self._stop_reason)
+            )
         if manager is not None:
             manager.stop()
             manager.stop_workers()
@@ -655,7 +662,9 @@ def run_together(workers: Sequence[Worker], *, tune_gc: bool = True) -> None:
         while True:
             # Before everything is read: 1) all is read; 2) news comes; 3) it is cleared, and waited for.
             news.clear()
-            must_stop = bool(errors) or not all(worker._has_reached_end for worker in ended)
+            must_stop = bool(errors) or not all(
+                worker._stop_reason is StopReason.RUN_OVER for worker in ended
+            )
             times = max(signals.count, int(must_stop))
             if len(ended) == len(workers):
                 break

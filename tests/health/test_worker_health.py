@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 from health_kit import CODES, Outage, ask, codes, is_as_documented, status_of
 
-from pykcl.events import ProcessorReturned, ProcessorSlow, WorkerStopped, WorkerStopping
+from pykcl.events import ProcessorReturned, ProcessorSlow, StopReason, WorkerStopped, WorkerStopping
 from pykcl.testing.fleet import RecordingProcessor
 from pykcl.testing.memory.dynamodb import Fault, denied
 
@@ -200,6 +200,7 @@ def test_a_dead_thread_makes_the_worker_not_live(new_fleet, name):
     assert f"thread {name} died of ThreadStruck" in ask(worker, "/livez")[1]
     assert status_of(worker)["worker"]["failure"] == "InternalError"
     assert fleet.happened(WorkerStopping)[0].cause == "InternalError"
+    assert fleet.happened(WorkerStopping)[0].reason is StopReason.FAILED
 
 
 def test_a_loop_that_does_not_come_to_its_work_makes_the_worker_not_live(new_fleet):
@@ -274,6 +275,21 @@ def test_the_status_tells_every_lease_and_is_frozen(new_fleet):
     assert {loop.name for loop in status.loops} >= {"pykcl-manager", "pykcl-renewer", "pykcl-renewer-1"}
     with pytest.raises(dataclasses.FrozenInstanceError):
         status.state = "new"
+
+
+def test_the_status_says_when_the_first_record_of_a_lease_arrived(new_fleet):
+    fleet = new_fleet(shards=1)
+    worker = fleet.start("w1")
+    fleet.wait(lambda: worker.status().leases, 30)
+    (lease,) = worker.status().leases
+    assert lease.first_arrival_millis is None
+    began = fleet.kinesis.now_millis()
+    fleet.wait_delivered(fleet.put(1))
+    first = worker.status().leases[0].first_arrival_millis
+    assert began <= first <= fleet.kinesis.now_millis()
+    fleet.simulation.sleep(5)
+    fleet.wait_delivered(fleet.put(1))
+    assert worker.status().leases[0].first_arrival_millis == first
 
 
 def test_the_last_error_of_a_shard_is_kept_without_a_word_of_the_application(new_fleet):
