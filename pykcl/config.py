@@ -316,7 +316,7 @@ def nearest_names(name: str, known: Iterable[str], shown: Callable[[str], str]) 
 
 _TEXTS = (
     "application", "stream", "table_name", "region", "worker_id", "coordinator_state_table", "worker_metrics_table",
-    "dead_letters", "metrics", "metrics_dimensions", "metrics_namespace", "consumer",
+    "dead_letters", "metrics", "metrics_dimensions", "metrics_namespace", "consumer", "shards",
 )  # fmt: skip
 _NEVER_NONE = ("application", "stream", "metrics", "metrics_dimensions")
 _FLAGS = (
