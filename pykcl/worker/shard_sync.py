@@ -254,7 +254,14 @@ class ShardSync:
         return True
 
     def _report_unread(self, listing: ShardListing, creations: Sequence[LeaseCreation]) -> None:
-        """Report shards that nobody has read and nobody can, before the leases after them: those hide it for good."""
+        """Report shards whose rest, or all, nobody can read, before the leases after them: those hide it for good."""
+        # Of what an operator deleted first, the rest is lost.
+        begun = (plan.lease for plan in creations if plan.reason is not CreationReason.ROW_DELETED)
+        for parent in sorted({key for lease in begun for key in lease.parents} - listing.by_id.keys()):
+            lost = self._restorer.forget(parent)
+            if lost is not None:
+                self._reported_unread.add(parent)
+                self._report_loss(lost)
         leases, unreadable = self._known_leases(listing), self._view.unreadable.keys()
         for one in unread_shards(creations, listing.by_id, leases, unreadable):
             if one.key not in self._reported_unread:
@@ -465,6 +472,12 @@ class DeletedLeaseRestorer:
         self._again_at = now + self._patience
         return True
 
+    def forget(self, key: str) -> Lease | None:
+        """Return the lease, if its row is missing and had not ended: whoever asks reports the loss of its rest."""
+        seen, _ = self._seen.pop(key, (None, 0.0))
+        self._unlisted.pop(key, None)
+        return self._held.pop(key, seen)
+
     def was_held(self, lease: Lease) -> None:
         """This worker was its owner: nobody else can have moved it since."""
         self._held[lease.key] = lease
@@ -491,9 +504,7 @@ class DeletedLeaseRestorer:
         missing = (self._seen.keys() | self._held.keys()) - set(listed)
         self._unlisted = {key: self._unlisted.get(key, now) for key in missing}
         for key in [key for key, since in self._unlisted.items() if now - since > _UNLISTED_FOR]:
-            del self._unlisted[key]
-            seen, _ = self._seen.pop(key, (None, 0.0))
-            lease = self._held.pop(key, seen)
+            lease = self.forget(key)
             if lease is not None:
                 self._on_expired(lease)
 
