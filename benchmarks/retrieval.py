@@ -38,7 +38,7 @@ from benchmarks.results import Results
 from pykcl import Batch, RecordProcessor, Worker
 from pykcl.aws.push.h2_links import of_process
 from pykcl.runtime import SystemRuntime
-from pykcl.worker.worker import tune_collector
+from pykcl.worker.collector import tune_collector
 
 KCL_RS = "kcl-rs"
 KINDS = ("polling", "fanout", KCL_RS)

@@ -15,7 +15,7 @@ from pykcl.errors import NO_UTF8, ConfigError, is_utf8, shown
 from pykcl.metrics.catalog import MetricsLevel, metrics_problem, parts
 from pykcl.model.checkpoint import StartPosition
 from pykcl.model.dead_letter import Address
-from pykcl.model.shard import STREAM_ARN, consumer_problem
+from pykcl.model.shard import STREAM_ARN, choice_problem, consumer_problem
 from pykcl.times import format_time, millis_of, start_position
 
 CheckpointMode = Literal["auto", "interval", "manual", "ack"]
@@ -59,6 +59,8 @@ class Config:
     until: str | datetime | None = None
     """Where the run ends by itself: an aware datetime or ISO 8601 text. Records that arrived earlier are delivered, and
     a worker stops once every shard was read so far. The lease table is of this run alone. None: the run has no end."""
+    shards: str | None = None
+    """The shards that a run with `until` reads, with those that come after them: "1,7" or identifiers. None: all."""
     checkpoint_mode: CheckpointMode = "auto"
     """"auto": after each batch that returned normally; "interval": the same, at most every checkpoint_interval;
     "manual": only when the processor says so; "ack": behind the records that `batch.ack` has settled without a gap."""
@@ -314,7 +316,7 @@ def nearest_names(name: str, known: Iterable[str], shown: Callable[[str], str]) 
 
 _TEXTS = (
     "application", "stream", "table_name", "region", "worker_id", "coordinator_state_table", "worker_metrics_table",
-    "dead_letters", "metrics", "metrics_dimensions", "metrics_namespace", "consumer",
+    "dead_letters", "metrics", "metrics_dimensions", "metrics_namespace", "consumer", "shards",
 )  # fmt: skip
 _NEVER_NONE = ("application", "stream", "metrics", "metrics_dimensions")
 _FLAGS = (
@@ -479,6 +481,9 @@ def _check_choices(config: Config) -> None:
 
 def _check_end(config: Config) -> None:
     start, until = config.start_position, config.until_millis
+    problem = choice_problem(config.shards, has_end=until is not None, at_latest=start.kind == "LATEST")
+    if problem is not None:
+        raise ConfigError(problem)
     if until is None:
         return
     if start.at_millis is not None and start.at_millis >= until:
@@ -488,12 +493,7 @@ def _check_end(config: Config) -> None:
     for name, value, allowed, why in (
         ("retrieval", config.retrieval, ("polling",), "pushed records do not show that a shard has no more"),
         ("fleet_mode", config.fleet_mode, ("auto", "2x"), "workers of Java would read on"),
-        (
-            "max_record_age",
-            config.max_record_age,
-            (None,),
-            "records of the past would be given up for their age",
-        ),
+        ("max_record_age", config.max_record_age, (None,), "old records would be given up"),
     ):
         if value not in allowed:
             raise ConfigError(f"{name}={value!r} contradicts until: {why}. Drop one of them.")

@@ -116,11 +116,22 @@ class ProgramEnded(Event):
     worker_id: str
 
 
+class StopReason(StrEnum):
+    """Reason for which a worker stops. Its value is the text of `WorkerStopping.cause`, but for FAILED."""
+
+    ASKED = "asked to"
+    RUN_OVER = "every shard was read as far as until"
+    FAILED = "failed"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerStopping(Event):
+    """cause: for people; of a failure the type of the error. reason: for programs; the log does not show it."""
+
     TEXT = "worker stops"
     worker_id: str
     cause: str
+    reason: StopReason = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -97,7 +97,9 @@ class LeaseStatus:
     none. in_doubt: so it is, and no heartbeat was refused: the shard rests until one is answered.
     millis_behind_latest: as the last page reported, `lag_age` seconds ago; None: none was read. call: of the processor,
     if one runs. subscribed_for: since the shard was subscribed to by enhanced fan-out; None: it is not. silent_for:
-    since the last event, if subscriptions have said nothing since then.
+    since the last event, if subscriptions have said nothing since then. paused: by `Worker.pause`, in whatever state;
+    in "paused" nothing of a batch is under way any more. first_arrival_millis: epoch milliseconds, of the first record
+    that was read here; None: none was.
     """
 
     shard: str
@@ -115,6 +117,8 @@ class LeaseStatus:
     last_error: ErrorStatus | None
     subscribed_for: float | None = None
     silent_for: float | None = None
+    paused: bool = False
+    first_arrival_millis: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

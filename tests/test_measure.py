@@ -12,10 +12,10 @@ REACHED = {
 }
 """What each measure may come to; a change that lowers one lowers it here."""
 SIZES = {
-    "files of pykcl/": 324,
-    "lines of pykcl/": 83_400,
-    "lines of the core": 35_800,
-    "lines of tests/": 130_600,
+    "files of pykcl/": 326,
+    "lines of pykcl/": 83_900,
+    "lines of the core": 36_200,
+    "lines of tests/": 131_700,
 }
 """Sizes that may not be exceeded. A change that needs more raises the number here and gives the reason in its message."""
 

@@ -14,7 +14,7 @@ from benchmarks.live_shards import STREAM
 from benchmarks.peer_programs.line_protocol import answer_counts
 from pykcl import Batch, RecordProcessor, Worker
 from pykcl.events import Event
-from pykcl.worker.worker import tune_collector
+from pykcl.worker.collector import tune_collector
 
 processors: list[Counting] = []
 events_heard = 0

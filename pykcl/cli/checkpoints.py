@@ -144,8 +144,8 @@ def show_plan(
     plan: Plan, situation: Situation, output: Format, target: Target, hints: Sequence[str] = ()
 ) -> None:
     """Print the plan as a table, or as what -o asks for."""
+    from pykcl.model.shard import short_shard
     from pykcl.operate.checkpoints.plan import rows_of
-    from pykcl.operate.snapshot import short_shard
 
     rows = [{**row, "replays": _replays(row)} for row in rows_of(plan, situation.now_millis)]
     short = shortened([position for row in rows for position in (row["current"], row["new"])])
@@ -363,7 +363,7 @@ def _position(text: str) -> tuple[str, int | None]:
 
 
 def _shard(text: str) -> str:
-    from pykcl.operate.snapshot import full_shard_id
+    from pykcl.model.shard import full_shard_id
 
     return full_shard_id(text)
 
@@ -495,7 +495,7 @@ def show_checkpoints(target: Target, times: bool, output: Format) -> None:
     Needs --application or --table.
     """
     from pykcl.model.lease import Lease
-    from pykcl.operate.snapshot import short_shard
+    from pykcl.model.shard import short_shard
 
     table = open_table(target)
     leases = sorted((row for row in table.scan().rows if isinstance(row, Lease)), key=lambda lease: lease.key)

@@ -247,7 +247,7 @@ def _short_id(text: Any) -> str:
 
 
 def _short_shard(text: Any) -> str:
-    from pykcl.operate.snapshot import short_shard
+    from pykcl.model.shard import short_shard
 
     return short_shard(text)
 

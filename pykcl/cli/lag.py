@@ -225,7 +225,7 @@ def _code(total: TotalLag) -> int:
 
 def _columns() -> tuple[Column, ...]:
     from pykcl.cli.leases import owner_colour, short_checkpoint
-    from pykcl.operate.snapshot import short_shard
+    from pykcl.model.shard import short_shard
 
     return (
         Column("shard", weight=9, short=short_shard),
@@ -252,7 +252,7 @@ def _row(lease: Lease, lag: ShardLag, marks: Marks) -> dict[str, Any]:
 
 
 def _hints(lags: dict[str, ShardLag] | Any, total: TotalLag, max_behind: float | None) -> list[str]:
-    from pykcl.operate.snapshot import short_shard
+    from pykcl.model.shard import short_shard
 
     found = []
     unleased = [key for key, one in sorted(lags.items()) if one.verdict == "no lease"]

@@ -30,6 +30,7 @@ from pykcl.cli.target import Target, complete_shards, fleet_options
 from pykcl.errors import PyKclError, printable
 from pykcl.model.lease import Lease
 from pykcl.model.lease_item import LEADER_KIND, METRICS_KIND, MIGRATION_KIND
+from pykcl.model.shard import short_shard
 from pykcl.operate.fleet import (
     FleetOverview,
     Standing,
@@ -40,7 +41,7 @@ from pykcl.operate.fleet import (
     throughput_of,
 )
 from pykcl.operate.hints import hints_of
-from pykcl.operate.snapshot import Observation, Sampler, TableSnapshot, known_failover, short_shard
+from pykcl.operate.snapshot import Observation, Sampler, TableSnapshot, known_failover
 from pykcl.operate.states import (
     NO_MARKS,
     LeaseState,

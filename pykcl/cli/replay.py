@@ -6,12 +6,12 @@ import logging
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, astuple, dataclass, replace
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -23,21 +23,25 @@ from pykcl.cli.run import ON_ERROR, OPTION, WORKER_ID, grouped_flags, load
 from pykcl.cli.settings import Service, Settings, from_arguments, log_to_stderr, service_options, settings_of
 from pykcl.cli.supervisor import Processes, processes_option
 from pykcl.cli.target import common_options
-from pykcl.errors import ConfigError, TableGone
+from pykcl.errors import ConfigError, TableGone, TemporaryError
 from pykcl.events import DataLost, Event
 from pykcl.interfaces import LeaseTable, Stream
 from pykcl.metrics import catalog
 from pykcl.metrics.catalog import Measure
 from pykcl.model.checkpoint import AT_START_TIMESTAMP, StartPosition
 from pykcl.model.lease import Lease
+from pykcl.planning.read_schedule import backoff
 from pykcl.planning.run_end import range_of
 from pykcl.runtime import SystemRuntime
 from pykcl.times import format_duration, format_time, millis_of, start_position
 
 if TYPE_CHECKING:
-    from pykcl.status import WorkerStatus
+    from pykcl.cli.supervised import Member
+    from pykcl.status import LeaseStatus, WorkerStatus
 
 log = logging.getLogger("pykcl.replay")
+
+Answer = TypeVar("Answer")
 
 NOW = "now"
 """The end of a replay that is the moment at which it was first started."""
@@ -45,7 +49,7 @@ NOW = "now"
 
 @dataclass(slots=True)
 class Count:
-    """The records of one shard in this process.
+    """The records of one shard, of one process or of several.
 
     given_up: dead letters, and what was dropped. lost: how often records were gone before they could be read; nobody
     knows how many.
@@ -55,6 +59,14 @@ class Count:
     data_bytes: int = 0
     given_up: int = 0
     lost: int = 0
+
+    def __add__(self, other: Count) -> Count:
+        return Count(
+            self.records + other.records,
+            self.data_bytes + other.data_bytes,
+            self.given_up + other.given_up,
+            self.lost + other.lost,
+        )
 
 
 class Tally:
@@ -90,11 +102,6 @@ class Tally:
             with self._lock:
                 self._shards.setdefault(event.shard, Count()).lost += 1
 
-    @property
-    def lost(self) -> int:
-        """The losses of all shards."""
-        return sum(count.lost for count in self.counts().values())
-
     def forget(self, shard: str) -> None:
         """Keep the counts of a shard whose lease is gone: they are of the run."""
 
@@ -104,14 +111,46 @@ class Tally:
             return {shard: replace(count) for shard, count in sorted(self._shards.items())}
 
 
+class Reports:
+    """The counts of all processes, by what each reported last. Used by one thread.
+
+    Each reports from before its first record on.
+    """
+
+    def __init__(self) -> None:
+        self._last: dict[tuple[int, int], Mapping[str, Any]] = {}
+
+    def hear(self, process: tuple[int, int], report: Mapping[str, Any]) -> None:
+        """process: its number, and how many were started under it. report: one of `report_of`."""
+        self._last[process] = report
+
+    @property
+    def unfinished(self) -> int:
+        """The number of processes that ended without their last report, if all have ended."""
+        return sum(not report["is_last"] for report in self._last.values())
+
+    def counts(self) -> dict[str, Count]:
+        """Return the sums, by shard."""
+        sums: dict[str, Count] = {}
+        for report in self._last.values():
+            for shard, numbers in report["shards"].items():
+                sums[shard] = sums.get(shard, Count()) + Count(*numbers)
+        return dict(sorted(sums.items()))
+
+
+def report_of(counts: Mapping[str, Count], *, is_last: bool) -> dict[str, Any]:
+    """Return the report of one process to its parent."""
+    return {"shards": {shard: astuple(count) for shard, count in counts.items()}, "is_last": is_last}
+
+
 class Course:
     """The progress of the shards that this process has had. Used by one thread.
 
-    until: epoch milliseconds.
+    begin, until: of the range, epoch milliseconds. begin None: each shard begins at the first record that was read.
     """
 
-    def __init__(self, until: int) -> None:
-        self._until = until
+    def __init__(self, begin: int | None, until: int) -> None:
+        self._begin, self._until = begin, until
         self._begins: dict[str, float] = {}
         self._shares: dict[str, float] = {}
 
@@ -123,47 +162,73 @@ class Course:
             self._shares[shard] = 1.0
         for shard, lease in present.items():
             self._shares.setdefault(shard, 0.0)
-            if lease.millis_behind_latest is None:
-                continue
-            reached = now_millis - lease.millis_behind_latest
-            begin = self._begins.setdefault(shard, reached)
-            whole = max(1.0, self._until - begin)
-            self._shares[shard] = min(1.0, max(0.0, (reached - begin) / whole))
+            if lease.millis_behind_latest is not None:
+                seen_at = now_millis - 1000 * (lease.lag_age or 0.0)
+                self._shares[shard] = self._share_of(lease, seen_at - lease.millis_behind_latest)
         return sum(self._shares.values()) / len(self._shares) if self._shares else 0.0
 
+    def _share_of(self, lease: LeaseStatus, reached: float) -> float:
+        if reached >= self._until:
+            return 1.0
+        begin: float | None = self._begin
+        if begin is None:
+            first = lease.first_arrival_millis
+            begin = self._begins.setdefault(lease.shard, reached if first is None else first)
+        return max(0.0, (reached - begin) / (self._until - begin)) if begin < self._until else 0.0
 
-def seconds_left(seconds: float, share: float) -> float | None:
-    """Return the seconds until the end, if it goes on as in the `seconds` so far; None: too little is done to say."""
+
+def seconds_left(seconds: float, share: float, before: float) -> float | None:
+    """Return the seconds until the end, if it goes on as in the `seconds` so far; None: too little is done to say.
+
+    share, before: the part that is done now, and that was done when the seconds began.
+    """
     least = 0.01
-    return None if share < least else seconds * (1.0 - share) / share
+    return None if share - before < least else seconds * (1.0 - share) / (share - before)
 
 
 class Replay:
-    """settings: of the run, with its end."""
+    """settings: of the run, with its end. member: this process, if it is one of several; it reports to its parent."""
 
-    def __init__(self, settings: Settings, interval: float) -> None:
-        self.settings, self._interval = settings, interval
-        self.tally = Tally()
+    def __init__(self, settings: Settings, interval: float, member: Member | None = None) -> None:
+        self.settings, self._interval, self._member = settings, interval, member
+        self.tally, self.reports = Tally(), Reports()
 
     def work(self, processor: Any, service: Service) -> int:
         """Run a worker until the end of the run, or a signal; return the exit code. Raises as `Worker.run`."""
         from pykcl.worker.worker import Worker
 
         config = self.settings.config
+        self._report()
         with service.watching() as watch:
-            worker = watch(
-                Worker(
-                    processor=processor,
-                    config=config,
-                    clients=self.settings.clients(),
-                    metrics_sinks=[self.tally],
-                    on_event=self.tally.hear,
+            try:
+                worker = watch(
+                    Worker(
+                        processor=processor,
+                        config=config,
+                        clients=self.settings.clients(),
+                        metrics_sinks=[self.tally],
+                        on_event=self.tally.hear,
+                    )
                 )
-            )
-            with self._logged(worker):
-                worker.run()
-        announce(table_of(self.tally.counts()))
-        return ExitCode.FINDING if self.tally.lost else ExitCode.OK
+                with self._logged(worker):
+                    worker.run()
+            finally:
+                # Before the parent hears that the run is over.
+                self._report(is_last=True)
+        return ExitCode.OK
+
+    def watch(self, processes: Processes, service: Service) -> int:
+        """Run the processes until the end of the run, or a signal; return the exit code. Raises as `Processes.run`."""
+        # The same end for all of them: a moment of its own would make each refuse the rows of the others.
+        run_all = processes.with_arguments("--until", str(self.settings.config.until))
+        return run_all.run(self.settings.config, service, self.reports.hear)
+
+    def _report(self, *, is_last: bool = False) -> None:
+        report = report_of(self.tally.counts(), is_last=is_last)
+        if self._member is not None:
+            self._member.report_work(report)
+        else:
+            self.reports.hear((0, 0), report)
 
     @contextmanager
     def _logged(self, worker: Any) -> Iterator[None]:
@@ -177,11 +242,17 @@ class Replay:
             task.join()
 
     def _log_until(self, over: threading.Event, worker: Any) -> None:
-        course, began, before = Course(self.settings.config.until_millis or 0), time.monotonic(), 0
+        config, before = self.settings.config, 0
+        course = Course(config.start_position.at_millis, config.until_millis or 0)
+        # The first share may be what an earlier start has done.
+        first: tuple[float, float] | None = None
         while not over.wait(self._interval):
+            self._report()
             records = sum(count.records for count in self.tally.counts().values())
             share = course.share(worker.status(), SystemRuntime().utcnow_millis())
-            left = seconds_left(time.monotonic() - began, share)
+            now = time.monotonic()
+            first = first or ((now, share) if share else None)
+            left = seconds_left(now - first[0], share, first[1]) if first else None
             log.info(
                 "replay goes on records=%d per_second=%.0f done=%.0f%% ends_in=%s",
                 records,
@@ -192,8 +263,26 @@ class Replay:
             before = records
 
     def finish(self, code: int) -> int:
-        """Print what the lease table says of the run, and return the exit code. code: of the workers."""
-        leases = leases_of(services_of(self.settings)[0])
+        """Print the counts and what the lease table says of the run; return the exit code. code: of the workers."""
+        counts = self.reports.counts()
+        if code != ExitCode.OK and not counts:
+            return code
+        announce(table_of(counts))
+        if self.reports.unfinished:
+            announce(
+                f"At least so many: {self.reports.unfinished} of the processes ended before the last report, and what "
+                f"they did in their last {format_duration(self._interval)} is not in the table."
+            )
+        if code != ExitCode.OK:
+            return code
+        try:
+            leases = leases_of(services_of(self.settings)[0])
+        except TemporaryError as error:
+            announce(
+                f"ended, and whether every shard is done is not known, as the lease table does not answer: {error} "
+                "Do: give the same command again. It goes on with what is left, and ends at once if nothing is."
+            )
+            return ExitCode.FAILED
         left = [lease.key for lease in leases if not lease.is_ended]
         name = self.settings.config.table
         if left or not leases:
@@ -206,11 +295,12 @@ class Replay:
             f"done: {len(leases)} shards were read until {format_time(self.settings.config.until_millis or 0)}. Table "
             f"{name} stays. To remove it: aws dynamodb delete-table --table-name {name}"
         )
-        if code == ExitCode.FINDING:
+        if any(count.lost for count in counts.values()):
             announce(
                 "But records were no longer kept when they were to be read: see LOST above, and E18 in the log."
             )
-        return code
+            return ExitCode.FINDING
+        return ExitCode.OK
 
 
 def services_of(settings: Settings) -> tuple[LeaseTable, Stream]:
@@ -227,6 +317,22 @@ def leases_of(table: LeaseTable) -> list[Lease]:
     except TableGone:
         return []
     return sorted((row for row in rows if isinstance(row, Lease)), key=lambda lease: lease.key)
+
+
+def when_answered(question: Callable[[], Answer]) -> Answer:
+    """Return the answer of AWS, and ask again while it gives none for a time, as the start of a worker does.
+
+    Raises what the question raises but TemporaryError.
+    """
+    runtime, failures = SystemRuntime(), 0
+    while True:
+        try:
+            return question()
+        except TemporaryError as error:
+            failures += 1
+            pause = backoff(failures, runtime.random(), first=0.5, longest=5.0)
+            log.warning("the start waits for an answer again_in=%.1f error=%s", pause, error)
+            time.sleep(pause)
 
 
 def warn_of_a_late_start(settings: Settings) -> None:
@@ -251,7 +357,7 @@ def warn_of_a_late_start(settings: Settings) -> None:
         )
 
 
-def with_end(settings: Settings, until: str) -> Settings:
+def with_end(settings: Settings, until: str, shards: str | None = None) -> Settings:
     """Return the settings of a replay. until: a time or NOW. Raises ConfigError, and SetupError for the table.
 
     A replay until NOW that was begun has its end in its rows, so that the same command goes on with it.
@@ -261,7 +367,7 @@ def with_end(settings: Settings, until: str) -> Settings:
         table, stream = services_of(settings)
         found = [end for lease in leases_of(table) if (end := range_of(lease)[1]) is not None]
         begun = format_time(found[0] if found else _now(stream))
-    config = replace(settings.config, until=begun or until)
+    config = replace(settings.config, until=begun or until, shards=shards)
     if config.metrics_level == "NONE":
         # The counts come by the same way as metrics, and `metrics` decides where those go.
         config = replace(config, metrics_level="SUMMARY", metrics="none")
@@ -288,13 +394,7 @@ def table_of(counts: dict[str, Count]) -> str:
         Column("given_up", right=True),
         Column("lost", right=True),
     ]
-    every = counts.values()
-    total = Count(
-        sum(one.records for one in every),
-        sum(one.data_bytes for one in every),
-        sum(one.given_up for one in every),
-        sum(one.lost for one in every),
-    )
+    total = sum(counts.values(), Count())
     rows = [{"shard": shard, **asdict(count)} for shard, count in {**counts, "all": total}.items()]
     return render(rows, columns, "wide")
 
@@ -305,8 +405,9 @@ def _refuse_what_is_said_twice(options: Mapping[str, Any], given: Mapping[str, A
         ("until", "--until"),
         ("initial_position", "--from"),
         ("max_records_per_second", "--rate"),
+        ("shards", "--shards"),
     ):
-        if field in options and (field in given or field == "until"):
+        if field in options and (field in given or field in ("until", "shards")):
             raise click.UsageError(f"--option {field}= and {flag} say the same. Do: drop the former.")
 
 
@@ -354,6 +455,11 @@ def _processor(target: str) -> Any:
     help="Where to end: an ISO 8601 time, or now, the moment of the first start. Several hosts need one time.",
 )
 @click.option(
+    "--shards",
+    metavar="LIST",
+    help="Read only these shards and those that come after them, such as 1,7.",
+)
+@click.option(
     "--rate",
     type=click.FloatRange(0.01),
     metavar="N",
@@ -376,6 +482,7 @@ def _processor(target: str) -> Any:
 def replay(
     target: str,
     until: str,
+    shards: str | None,
     rate: float | None,
     progress: float,
     properties: Path | None,
@@ -414,15 +521,11 @@ def replay(
             **access,
         )
         settings.refuse_lease_store("pykcl replay")
-        run = Replay(processes.own(with_end(settings, until)), progress)
+        settings = when_answered(lambda: with_end(settings, until, shards))
+        run = Replay(processes.own(settings), progress, processes.member)
         if processes.member is None:
-            warn_of_a_late_start(run.settings)
-        if processes.is_parent:
-            # The same end for all of them: a moment of its own would make each refuse the rows of the others.
-            run_all = processes.with_arguments("--until", str(run.settings.config.until))
-            code = run_all.run(run.settings.config, service)
-        else:
-            code = run.work(_processor(target), service)
-        if processes.member is None and code in (ExitCode.OK, ExitCode.FINDING):
+            when_answered(lambda: warn_of_a_late_start(run.settings))
+        code = run.watch(processes, service) if processes.is_parent else run.work(_processor(target), service)
+        if processes.member is None:
             code = run.finish(code)
         sys.exit(code)

@@ -303,7 +303,7 @@ def _tree_row(line: TreeLine) -> dict[str, Any]:
 
 def _tree_line(line: TreeLine, marks: Marks, width: int | None) -> str:
     from pykcl.cli.leases import state_colour
-    from pykcl.operate.snapshot import short_shard
+    from pykcl.model.shard import short_shard
 
     branches = line.branches
     most = _MOST_BRANCHES if width is None else min(_MOST_BRANCHES, width // 2)

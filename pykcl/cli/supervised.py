@@ -1,9 +1,9 @@
 """One of the processes of `--processes`, and its end of the socket to its parent.
 
 Each line is a JSON object. The parent sends {"stop": number of stop requests so far} and {"ask": "check"}, "report" or
-"metrics"; the process sends {"worker": true} once it has a worker, {"answer": what was asked, "value": …}, and {"over":
-true} if its worker has ended because every shard was read as far as `until`. The end of the file means that the parent
-has ended, for whatever reason.
+"metrics"; the process sends {"worker": true} once it has a worker, {"answer": what was asked, "value": …}, {"work":
+what its command says of its work}, and {"over": true} if its worker has ended because every shard was read as far as
+`until`. The end of the file means that the parent has ended, for whatever reason.
 """
 
 from __future__ import annotations
@@ -58,8 +58,14 @@ class Member:
 
     def worker_has_ended(self) -> None:
         """Say to the parent if a new process would find nothing to do, once the worker has ended without an error."""
-        if self._worker is not None and self._worker._has_reached_end:
+        from pykcl.events import StopReason
+
+        if self._worker is not None and self._worker._stop_reason is StopReason.RUN_OVER:
             self._send({"over": True})
+
+    def report_work(self, work: Mapping[str, Any]) -> None:
+        """Send the parent what the command has done so far, as JSON can write it."""
+        self._send({"work": work})
 
     def _listen(self) -> None:
         # Not over makefile(): what Python closes in its last moments must be nothing that this thread waits in.

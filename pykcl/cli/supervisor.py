@@ -56,6 +56,10 @@ _COMMENT = re.compile(r"# (?:HELP|TYPE) (\S+)")
 _NAME = re.compile(r"[A-Za-z_:][A-Za-z0-9_:]*")
 
 
+OnWork = Callable[[tuple[int, int], Mapping[str, Any]], None]
+"""Called with the number of a process, and how many were started under it, and with what it says of its work."""
+
+
 def processes_option(command: Callable[..., None]) -> Callable[..., None]:
     """Decorator: `--processes`, handed to the command as `processes`. `service_options` must stand above it."""
 
@@ -113,12 +117,12 @@ class Processes:
         end = self.arguments.index("--") if "--" in self.arguments else len(self.arguments)
         return replace(self, arguments=(*self.arguments[:end], *more, *self.arguments[end:]))
 
-    def run(self, config: Config, service: Service) -> int:
+    def run(self, config: Config, service: Service, on_work: OnWork | None = None) -> int:
         """Run as the parent, and return the exit code. Raises ConfigError and SetupError."""
         if self.count is None:
             raise ValueError("no count of processes")
         worker_id = config.worker_id or f"{socket.gethostname()}:{os.getpid()}:{SystemRuntime().token()}"
-        parent = Parent(self.count, worker_id, self.arguments)
+        parent = Parent(self.count, worker_id, self.arguments, on_work)
         with service.watching_over(parent):
             return parent.run()
 
@@ -129,8 +133,12 @@ class Parent:
     arguments: of `pykcl`, the verb first. The worker of process N is `worker_id`-N, whenever it is started.
     """
 
-    def __init__(self, count: int, worker_id: str, arguments: Sequence[str]) -> None:
-        self._slots = [Slot(number, f"{worker_id}-{number}", arguments) for number in range(1, count + 1)]
+    def __init__(
+        self, count: int, worker_id: str, arguments: Sequence[str], on_work: OnWork | None = None
+    ) -> None:
+        self._slots = [
+            Slot(number, f"{worker_id}-{number}", arguments, on_work) for number in range(1, count + 1)
+        ]
         self.signals = StopSignals()
         # Around everything of the slots; notified when one of them may have answered.
         self._news = threading.Condition()
@@ -192,15 +200,16 @@ class Parent:
 
     def _on_ended(self, slot: Slot, code: int) -> None:
         self._ever_worked = self._ever_worked or any(one.had_worker for one in self._slots)
-        if self._must_stop():
+        if slot.is_run_over:
+            # The others come to that end, too, or stop here: it is said of all shards. Its worker ended without an
+            # error before, so that its exit code says nothing more.
+            log.info("process ended process=%d code=%d: the run is over", slot.number, code)
+            self._is_ending = True
+        elif self._must_stop():
             # Without a worker it held nothing, and a signal may end it as it likes.
             if slot.had_worker and code != 0 and self._code == 0:
                 self._code = exit_code_of(code)
             log.info("process ended process=%d code=%d", slot.number, code)
-        elif slot.is_run_over:
-            # The others come to that end, too, or stop here: it is said of all shards.
-            log.info("process ended process=%d code=%d: the run is over", slot.number, code)
-            self._is_ending, self._code = True, exit_code_of(code)
         elif is_final(code, had_worker=slot.had_worker, ever_worked=self._ever_worked):
             log.error(
                 "process ended process=%d code=%d: a new one would end in the same way", slot.number, code
@@ -295,15 +304,17 @@ class Parent:
 class Slot:
     """The place of one process, in which one follows the other. Not thread-safe: its owner locks.
 
-    number: from 1 on. arguments: of `pykcl`, the verb first. pid, channel: of the running process. starts: number of
-    processes so far. had_worker: the running process has created its worker. is_run_over: it says that every shard was
-    read until the end of the run. is_silent: it has closed its end of the channel. again_at: when the next one may
-    start, of time.monotonic(). code: exit code of the last one.
+    number: from 1 on. arguments: of `pykcl`, the verb first. on_work: called with what it says of its work. pid,
+    channel: of the running process. starts: number of processes so far. had_worker: the running process has created its
+    worker. is_run_over: it says that every shard was read until the end of the run. is_silent: it has closed its end of
+    the channel. again_at: when the next one may start, of time.monotonic(). code: exit code of the last one.
     """
 
-    def __init__(self, number: int, worker_id: str, arguments: Sequence[str]) -> None:
+    def __init__(
+        self, number: int, worker_id: str, arguments: Sequence[str], on_work: OnWork | None = None
+    ) -> None:
         self.number, self.worker_id = number, worker_id
-        self._arguments = tuple(arguments)
+        self._arguments, self._on_work = tuple(arguments), on_work
         self._process: subprocess.Popen[bytes] | None = None
         self.channel: socket.socket | None = None
         self.starts = 0
@@ -429,6 +440,8 @@ class Slot:
             self.had_worker = True
         elif "over" in sent:
             self.is_run_over = True
+        elif "work" in sent and self._on_work is not None:
+            self._on_work((self.number, self.starts), sent["work"])
 
     def _send(self, what: Mapping[str, Any]) -> None:
         if self.channel is None:
@@ -476,7 +489,7 @@ def report_of(
     """Return the report of one process for `merged_report`. report: its own; None: it sent none, and `why` says why."""
     silent = {
         "live": pid is not None, "ready": False, "why": list(why), "max_millis_behind_latest": None, "stalled": [],
-        "worker": None,
+        "paused": [], "worker": None,
     }  # fmt: skip
     return {"process": number, "pid": pid, "starts": starts, **(silent if report is None else report)}
 
@@ -491,6 +504,7 @@ def merged_report(live: Verdict, ready: Verdict, reports: Sequence[Mapping[str, 
         "why": list(dict.fromkeys((*live.why, *ready.why))),
         "max_millis_behind_latest": max((one for one in behind if one is not None), default=None),
         "stalled": sorted({shard for one in reports for shard in one["stalled"]}),
+        "paused": sorted({shard for one in reports for shard in one["paused"]}),
         "versions": versions(),
         "processes": list(reports),
     }

@@ -9,6 +9,7 @@ from __future__ import annotations
 import collections
 import collections.abc
 import dataclasses
+import importlib
 import sys
 import typing
 from collections.abc import Callable
@@ -46,6 +47,12 @@ _COLLECTIONS = (
         for name in ("Sequence", "MutableSequence", "Set", "Collection", "Iterable", "Iterator")
     ),
 )
+
+
+_LARGE = 64 * 1024
+"""Bytes of data beyond which pydantic ends a list with its first error."""
+_NO_SCHEMA = ("default", "metadata", "serialization", "config")
+"""What a schema of pydantic has beside schemas."""
 
 
 class NoDecoder(Exception):
@@ -183,7 +190,10 @@ def _of_model(model: Any) -> Decoder:
     if not getattr(model, "__pydantic_complete__", True):
         # Else the first record would find out, and count as one that does not decode.
         model.model_rebuild()
-    return _metered(model.model_validate_json)
+    decoder = model.model_validate_json
+    usual = sys.modules["pydantic"].BaseModel.model_validate_json.__func__
+    is_usual = getattr(decoder, "__func__", None) is usual
+    return _metered(_sparing(model.__pydantic_core_schema__, decoder) if is_usual else decoder)
 
 
 def _by_msgspec(kind: Any) -> Decoder | None:
@@ -199,7 +209,38 @@ def _by_pydantic(kind: Any) -> Decoder | None:
         import pydantic
     except ModuleNotFoundError:
         return None
-    return _metered(pydantic.TypeAdapter(kind).validate_json)
+    adapter = pydantic.TypeAdapter(kind)
+    return _metered(_sparing(adapter.core_schema, adapter.validate_json))
+
+
+def _sparing(schema: Any, validate_json: Decoder) -> Decoder:
+    """Return validate_json of pydantic that ends each list of large data with its first error.
+
+    pydantic has an error for each value that does not fit, with the way to it: 640 MiB for one MiB of data. It has a
+    setting for that for a list, and none for a model.
+    """
+    try:
+        core: Any = importlib.import_module("pydantic_core")
+        # Without the validators of the classes within, which have another setting.
+        sparing: Decoder = core.SchemaValidator(_ending_early(schema), _use_prebuilt=False).validate_json
+    except Exception:  # noqa: BLE001 - a version of pydantic that lacks the one or the other
+        return validate_json
+    return lambda data: (sparing if len(data) > _LARGE else validate_json)(data)
+
+
+def _ending_early(schema: Any) -> Any:
+    """Return a schema of pydantic whose lists end with their first error."""
+    if isinstance(schema, list | tuple):
+        return type(schema)(map(_ending_early, schema))
+    if not isinstance(schema, dict):
+        return schema
+    kind = schema.get("type")
+    # Else it has schemas by the names of fields.
+    kept = _NO_SCHEMA if isinstance(kind, str) else ()
+    found = {key: each if key in kept else _ending_early(each) for key, each in schema.items()}
+    if kind in ("list", "tuple", "set", "frozenset"):
+        found["fail_fast"] = True
+    return found
 
 
 def _name(kind: Any) -> str:

@@ -212,9 +212,9 @@ class RecordQueue:
         """Return the seconds until the end of the first pause of a shard; None: there is none."""
         with self._lock:
             now = self._now()
-            return min(
-                (feed.rests_until - now for feed in self._ring if feed.rests_until > now), default=None
-            )
+            # Also of one that may be taken again since this moment: if its shard is paused, it rests once more.
+            left = (feed.rests_until - now for feed in self._ring)
+            return min((seconds if seconds > 0 else _CHECK_EVERY for seconds in left), default=None)
 
     def close(self) -> None:
         """Drop everything: nothing is taken or acked any more."""
@@ -231,13 +231,14 @@ class RecordQueue:
         while ring:
             feed = ring[0]
             now = self._now()
-            if now >= feed.check_at:
+            is_paused = getattr(feed.acks, "is_paused", False)
+            if now >= feed.check_at or is_paused:
                 # 1) The machine is suspended for longer than the leases last; 2) the program goes on before the
                 # threads of the leases do: it would get records that another worker has by now.
                 if getattr(feed.checkpointer, "is_lost", False):
                     self._empty(feed)
                     continue
-                if getattr(feed.checkpointer, "is_in_doubt", False):
+                if is_paused or getattr(feed.checkpointer, "is_in_doubt", False):
                     feed.rests_until = max(feed.rests_until, now + _CHECK_EVERY)
                 if now < feed.rests_until:
                     ring.rotate(-1)

@@ -112,6 +112,7 @@ def report(status: WorkerStatus | None) -> dict[str, Any]:
         "why": list(dict.fromkeys((*live.why, *ready.why))),
         "max_millis_behind_latest": max(behind, default=None),
         "stalled": [lease.shard for lease in (status.leases if status else ()) if _is_stalled(lease)],
+        "paused": [lease.shard for lease in (status.leases if status else ()) if lease.paused],
         "versions": versions(),
         "worker": asdict(status) if status is not None else None,
     }

@@ -227,6 +227,10 @@ PROCESSOR_STALLED = _one(
     _P, "ProcessorStalled", "Count", "SUMMARY", "ShardId",
     "Number of processor calls that ran longer than processor_warn_after.", is_ours=True,
 )  # fmt: skip
+SHARD_PAUSED = _one(
+    _P, "ShardPaused", "Count", "SUMMARY", "ShardId",
+    "1 if the application has paused the shard, else 0.", is_state=True, is_ours=True,
+)  # fmt: skip
 DATA_LOST = _one(
     _P, "DataLost", "Count", "SUMMARY", "ShardId",
     "Number of times that the stream trimmed records before they were read.", is_ours=True,

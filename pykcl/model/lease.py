@@ -58,6 +58,7 @@ class PykclMetadata:
     consumer: name of the consumer by which that worker reads, with enhanced fan-out; for whoever operates the fleet.
     until: end of the run that the lease belongs to, epoch milliseconds; None for a run without an end.
     begin: where a run with an end begins: "TRIM_HORIZON", "LATEST" or a time in ISO 8601 (in the row: `from`).
+    shards: short ids of the shards that such a run was given, with commas; None: all of the stream.
     extra: keys of later versions, kept as they are.
     """
 
@@ -75,6 +76,7 @@ class PykclMetadata:
     until: int | None = None
     begin: str | None = None
     latest_reset: int | None = None
+    shards: str | None = None
 
     def after(self, position: Checkpoint) -> PykclMetadata:
         """Return what the note says once the row has this position."""
@@ -215,12 +217,13 @@ def metadata_for(
     consumer: str | None = None,
     until: int | None = None,
     begin: str | None = None,
+    shards: str | None = None,
 ) -> PykclMetadata:
     """The private attribute for a row that the worker `owner` creates or takes.
 
     now_millis: Kinesis' clock, epoch milliseconds. A lease at LATEST counts from then on, unless it has a time whose
     first checkpoint is still to come. Other notes stay: the time of the start, keys of later versions, a standstill
-    that counts. failover_time: of that worker, in seconds. consumer, until, begin: as in
+    that counts. failover_time: of that worker, in seconds. consumer, until, begin, shards: as in
     `PykclMetadata`.
 
     1) An application starts at LATEST, and reads for days; 2) an operator skips its backlog, and writes LATEST into
@@ -250,6 +253,7 @@ def metadata_for(
         until=until,
         begin=begin,
         latest_reset=latest_reset,
+        shards=shards,
     )
 
 

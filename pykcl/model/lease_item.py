@@ -97,6 +97,7 @@ _METADATA_NAMES = (
     "until",
     "from",
     "latestReset",
+    "shards",
 )
 _STANDSTILL = "standstill"
 MAX_CAUSE = 200
@@ -196,6 +197,7 @@ def _metadata_map(metadata: PykclMetadata) -> dict[str, AttributeValue]:
         metadata.until,
         metadata.begin,
         metadata.latest_reset,
+        metadata.shards,
     )
     written: dict[str, AttributeValue] = {
         name: {"N": str(one)} if isinstance(one, int) else {"S": one}
@@ -452,6 +454,7 @@ def _metadata_without_standstill(content: Mapping[str, AttributeValue]) -> Pykcl
         _short(_digits_of(get("until")), _MAX_TIME_DIGITS),
         _short(_text_of(get("from")), MAX_NAME),
         _short(_digits_of(get("latestReset")), _MAX_TIME_DIGITS),
+        _short(_text_of(get("shards")), _MAX_METADATA_TEXT),
     )
     if len(content) == len(texts) - texts.count(None):
         return _metadata_from(*texts)
@@ -478,6 +481,7 @@ def _metadata_from(
     until: str | None,
     begin: str | None,
     latest_reset: str | None,
+    shards: str | None,
 ) -> PykclMetadata:
     """Remembered, because all leases of one worker carry the same metadata."""
     return PykclMetadata(
@@ -493,4 +497,5 @@ def _metadata_from(
         until=None if until is None else int(until),
         begin=begin,
         latest_reset=None if latest_reset is None else int(latest_reset),
+        shards=shards,
     )

@@ -172,3 +172,45 @@ class StreamDescription:
     retention_hours: int = 24
     ignores_keys: bool = False
     largest_record: int = DEFAULT_RECORD_BYTES
+
+
+_LONGEST_CHOICE = 2000
+"""Characters: every row of a run carries its choice of shards."""
+
+
+def short_shard(key: str) -> str:
+    """Return "003" for "shardId-000000000003", and any other key unchanged."""
+    head, _, digits = key.rpartition("shardId-")
+    if len(digits) != 12 or not (digits.isascii() and digits.isdigit()):
+        return key
+    return head + str(int(digits)).zfill(3)
+
+
+def full_shard_id(text: str) -> str:
+    """Return a shard id; "7" and "007" are short for shardId-000000000007."""
+    name = text.strip()
+    return f"shardId-{int(name):012d}" if name.isascii() and name.isdigit() and len(name) <= 12 else name
+
+
+def shards_named(text: str | None) -> tuple[str, ...]:
+    """Return the shard ids of a list with commas, sorted; none for None, which stands for all shards."""
+    return tuple(sorted({full_shard_id(name) for name in (text or "").split(",")} - {""}))
+
+
+def choice_problem(shards: str | None, *, has_end: bool, at_latest: bool) -> str | None:
+    """Return what is wrong with the shards that a run is given, in words.
+
+    shards: as in `Config.shards`. has_end: the run ends by itself. at_latest: it begins at LATEST.
+    """
+    if shards is None:
+        return None
+    given, names = f"shards={shards!r}", shards_named(shards)
+    if not names:
+        return f"{given} names no shard. Name some, such as 1,7, or leave it out."
+    if sum(len(short_shard(name)) + 1 for name in names) > _LONGEST_CHOICE:
+        return f"shards names more than the rows can say, {_LONGEST_CHOICE} characters. Name fewer."
+    if not has_end:
+        return f"{given} needs until: an application without an end reads all shards. Drop it, or say an end."
+    if at_latest:
+        return f"{given} contradicts initial_position='LATEST'. Say a time, or TRIM_HORIZON."
+    return None

@@ -11,8 +11,9 @@ from typing import Literal
 
 from pykcl.model.lease import Lease, UnreadableRow
 from pykcl.model.lease_item import LEASE_OWNER
+from pykcl.model.shard import short_shard
 from pykcl.operate.fleet import fleet_hints, fleet_of, ids_of_shards
-from pykcl.operate.snapshot import Observation, short_shard, shown
+from pykcl.operate.snapshot import Observation, shown
 from pykcl.operate.states import LeaseState, LeaseStatus
 from pykcl.times import format_time
 

@@ -26,20 +26,6 @@ def shown(name: str) -> str:
     return text if len(text) <= MAX_SHOWN else f"{text[: MAX_SHOWN - 1]}…"
 
 
-def short_shard(key: str) -> str:
-    """Return "003" for "shardId-000000000003", and any other key unchanged."""
-    head, _, digits = key.rpartition("shardId-")
-    if len(digits) != 12 or not (digits.isascii() and digits.isdigit()):
-        return key
-    return head + str(int(digits)).zfill(3)
-
-
-def full_shard_id(text: str) -> str:
-    """Return a shard id; "7" and "007" are short for shardId-000000000007."""
-    name = text.strip()
-    return f"shardId-{int(name):012d}" if name.isascii() and name.isdigit() and len(name) <= 12 else name
-
-
 _STREAM_NAME = "streamName"
 _SHARD_ID = "shardId"
 _MAX_CACHED = 50_000

@@ -9,6 +9,7 @@ from pykcl.model.checkpoint import AT_START_TIMESTAMP, AT_TRIM_HORIZON, StartPos
 from pykcl.model.lease import Lease
 from pykcl.model.shard import Shard
 from pykcl.planning.lease_creation import create_new_leases
+from pykcl.planning.run_end import part_of_run
 from pykcl.planning.shard_graph import FamilyTree
 
 
@@ -44,6 +45,7 @@ def unleased_shards(
     Shards that were read, or that the start passed over, are none of them. shards: a complete listing. leases: every
     readable row by key. unreadable: keys of the other rows.
     """
+    shards = part_of_run(shards, leases)
     tree = FamilyTree.of(shards, leases)
     leased = leases.keys() | set(unreadable)
     done = tree.ancestors_of(leased)

@@ -37,8 +37,8 @@ class WorkerReport:
 
     worker: its identifier; None where there was no valid answer, and `problem` says why. state: of the worker.
     behind: lease key -> (seconds behind the tip, age of that value in seconds). records: number processed since it
-    started; None where it has no such metric. stalled: lease keys. troubles: texts. process: its number, where several
-    processes answer at this address.
+    started; None where it has no such metric. stalled, paused: lease keys. troubles: texts. process: its number,
+    where several processes answer at this address.
     """
 
     url: str
@@ -49,6 +49,7 @@ class WorkerReport:
     behind: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     records: float | None = None
     stalled: tuple[str, ...] = ()
+    paused: tuple[str, ...] = ()
     troubles: tuple[str, ...] = ()
     process: int | None = None
 
@@ -209,6 +210,7 @@ def _report(url: str, status: Any) -> WorkerReport:
             ready=bool(status.get("ready")),
             behind=dict(filter(None, map(_behind, leases))),
             stalled=tuple(lease["shard"] for lease in leases if (lease.get("call") or {}).get("stalled")),
+            paused=tuple(lease["shard"] for lease in leases if lease.get("paused") is True),
             troubles=tuple(_trouble(one) for one in worker.get("troubles") or ()),
         )
     except _NO_STATUS as error:

@@ -17,6 +17,7 @@ class State(Enum):
     WAITING_FOR_PARENTS = "waiting for parents"
     STARTING = "starting"  # makes the processor and calls initialize
     READING = "reading"  # fetches, delivers, checkpoints
+    PAUSED = "paused"  # checkpoints only: the application has paused the shard
     ENDING = "ending"  # shard_ended, children, SHARD_END
     SHUTTING_DOWN = "shutting down"  # shutdown_requested, last checkpoint
     HANDING_BACK = "handing back"  # cannot go on here: shutdown_requested, last checkpoint, owner removed
@@ -41,6 +42,8 @@ class Signal(Enum):
     PARENTS_ENDED = "parents ended"
     STARTED = "started"
     DRAINED = "drained"
+    PAUSE = "pause"
+    RESUMED = "resumed"
     DONE = "done"
     STOP = "stop"
     LEASE_LOST = "lease lost"
@@ -68,10 +71,14 @@ TABLE: dict[tuple[State, Signal], State] = {
     (State.STARTING, Signal.GIVE_UP): State.HANDING_BACK,
     (State.STARTING, Signal.LEASE_LOST): State.LOSING,
     (State.READING, Signal.DRAINED): State.ENDING,
+    (State.READING, Signal.PAUSE): State.PAUSED,
     (State.READING, Signal.RESTART): State.STARTING,
     (State.READING, Signal.STOP): State.SHUTTING_DOWN,
     (State.READING, Signal.GIVE_UP): State.HANDING_BACK,
     (State.READING, Signal.LEASE_LOST): State.LOSING,
+    (State.PAUSED, Signal.RESUMED): State.READING,
+    (State.PAUSED, Signal.STOP): State.SHUTTING_DOWN,
+    (State.PAUSED, Signal.LEASE_LOST): State.LOSING,
     (State.ENDING, Signal.DONE): State.ENDED,
     (State.ENDING, Signal.RESTART): State.STARTING,
     (State.ENDING, Signal.STOP): State.SHUTTING_DOWN,

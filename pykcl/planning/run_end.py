@@ -11,14 +11,17 @@ All times are of Kinesis' clock, in epoch milliseconds.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from pykcl.model.lease import Lease, Row
 from pykcl.model.record import PlainRecords, Record
+from pykcl.model.shard import Shard, shards_named
+from pykcl.planning.shard_graph import FamilyTree
 
-Range = tuple[str | None, int | None]
-"""Where a run begins, as in `PykclMetadata.begin`, and its end, epoch milliseconds."""
-NO_END: Range = (None, None)
+Range = tuple[str | None, int | None, str | None]
+"""Where a run begins, its end, epoch milliseconds, and its shards, as in `PykclMetadata`."""
+NO_END: Range = (None, None, None)
 """Of an application, whose run has no end."""
 OUT_OF_ORDER_MILLIS = 5_000
 """Neighbours in a shard may be out of order by less than this."""
@@ -73,7 +76,32 @@ def row_of_another_run(rows: Iterable[Row], own: Range) -> Row | None:
 def range_of(lease: Lease) -> Range:
     """Return the range of the run that the lease belongs to."""
     note = lease.metadata
-    return (note.begin, note.until) if note is not None and note.until is not None else NO_END
+    return (note.begin, note.until, note.shards) if note is not None and note.until is not None else NO_END
+
+
+def chosen_part(
+    shards: Iterable[Shard], chosen: Collection[str], leases: Mapping[str, Lease]
+) -> tuple[Shard, ...]:
+    """Return the chosen shards and all that come after them; all shards if none is chosen.
+
+    Each has those parents alone that are among them: the others are as if they had never been, so that nothing waits
+    for them and nobody misses them. leases: of the run; they show what is no longer listed.
+    """
+    every = tuple(shards)
+    if not chosen:
+        return every
+    kept = set(chosen) | FamilyTree.of(every, leases).descendants_of(chosen)
+    return tuple(
+        replace(shard, parents=tuple(parent for parent in shard.parents if parent in kept))
+        for shard in every
+        if shard.shard_id in kept
+    )
+
+
+def part_of_run(shards: Iterable[Shard], leases: Mapping[str, Lease]) -> tuple[Shard, ...]:
+    """Return the shards that the run reads to which these rows belong; all of them for any other application."""
+    _, _, names = next(map(range_of, leases.values()), NO_END)
+    return chosen_part(shards, shards_named(names), leases)
 
 
 def has_other_owner(lease: Lease) -> bool:

@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from pykcl.model.lease import ForeignRow, Lease, UnreadableRow
+from pykcl.model.shard import short_shard
 from pykcl.operate.fleet import (
     FleetOverview,
     Member,
@@ -19,7 +20,7 @@ from pykcl.operate.fleet import (
     throughput_of,
 )
 from pykcl.operate.hints import LeaseChange
-from pykcl.operate.snapshot import short_shard, shown
+from pykcl.operate.snapshot import shown
 from pykcl.operate.states import (
     COLOURS,
     NOBODY,
@@ -278,6 +279,7 @@ class OwnerBook:
                 "state": shown(page.state),
                 "ready": page.ready,
                 "stalled": len(page.stalled),
+                "paused": len(page.paused),
                 "troubles": [shown(one) for one in page.troubles[:5]],
             },
         }

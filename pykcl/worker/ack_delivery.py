@@ -11,7 +11,7 @@ from math import inf
 from pykcl.errors import ConfigError
 from pykcl.events import RecordsDeadLettered, RecordsDiscarded
 from pykcl.model.dead_letter import Condition
-from pykcl.model.record import Record, keys_of
+from pykcl.model.record import Record, data_bytes, keys_of
 from pykcl.planning.attempts import Cause, Part
 from pykcl.planning.lifecycle import Signal
 from pykcl.processor import Batch, FailedAt, Reject
@@ -19,6 +19,7 @@ from pykcl.status import Activity
 from pykcl.worker.batch_delivery import BatchDelivery
 from pykcl.worker.checkpointer import ShardCheckpointer
 from pykcl.worker.lease_scope import LeaseScope
+from pykcl.worker.pausing import PAUSE_POLL
 from pykcl.worker.processor_calls import CallResult, index_of, span_of
 from pykcl.worker.shard_end import NOT_RETURNED
 from pykcl.worker.signals import OwnProcess
@@ -65,7 +66,7 @@ class ShardAcks:
     """
 
     def __init__(self, scope: LeaseScope, watermark: Watermark, policies: BatchDelivery | None) -> None:
-        self._context = scope.context
+        self._scope, self._context = scope, scope.context
         self._held = scope.mine
         self._watermark, self._policies = watermark, policies
         self._own_process = OwnProcess()
@@ -77,6 +78,11 @@ class ShardAcks:
             return self._watermark.settle((record.sequence_number, record.sub_sequence_number))
         except LookupError:
             return self._refuse_unless_durable(record)
+
+    @property
+    def is_paused(self) -> bool:
+        """True while the application has paused the shard of the records."""
+        return self._scope.is_paused
 
     def reject(self, record: Record, reason: str = "") -> bool:
         policies, context = self._policies, self._context
@@ -158,6 +164,8 @@ class AckDelivery:
         self._watermark, self._policies = watermark, policies
         self._delivered, self._write = delivered, write
         self._refused_from: int | None = None
+        # Bytes of the delivered records whose page is still counted as a whole.
+        self._amid_page = 0
         self._intake: Intake | None = getattr(self._processor, "intake", None)
         if self._intake is not None:
             watermark.since = self._intake.since
@@ -169,8 +177,10 @@ class AckDelivery:
         """Deliver the records, in several batches where there is not room for all of them. Raises LeaseLostError."""
         start = 0
         while start < len(records):
-            if not self._wait(lambda: self._room() > 0, or_stop=True):
+            if not self._wait(lambda: self._room() > 0 or self._scope.is_paused, or_stop=True):
                 return Signal.STOP
+            if self._scope.is_paused:
+                return Signal.PAUSE
             durable = self._held.lease.checkpoint
             if not durable < records[start].position:
                 # An earlier owner had prepared a later checkpoint, and it is committed since.
@@ -196,11 +206,14 @@ class AckDelivery:
         # ack these records.
         self._refused_from = self._watermark.registered
         self._watermark.register(keys_of(records), self._context.runtime.monotonic())
+        self._amid_page += data_bytes(records)
         checkpointer = ShardCheckpointer(self._progress, records[-1].position)
         stream = self._context.stream.name
         batch = Batch(records, checkpointer, millis_behind, self._held.key, stream, self.acks)
         call = self._processor.process_records
-        result = self._scope.calls.until_it_returns("process_records", call, batch, self._rest_after)
+        result = self._scope.calls.until_it_returns(
+            "process_records", call, batch, self._rest_after, self.hold_on
+        )
         if result in NOT_RETURNED:
             return NOT_RETURNED[result]
         self._refused_from = None
@@ -250,11 +263,18 @@ class AckDelivery:
 
     def hold(self, size: int) -> int:
         """Keep bytes of a delivered page until its records are settled; return how many are kept."""
+        self._amid_page = 0
         return self._watermark.hold(size)
 
     def release(self, size: int) -> None:
         """Release bytes of records that are delivered now, as soon as these are settled."""
+        self._amid_page = max(0, self._amid_page - size)
         self._context.memory.release(size - self._watermark.hold(size))
+
+    def page_is_dropped(self) -> None:
+        """Count the delivered records of a page by themselves: its bytes were released before all of it was."""
+        size, self._amid_page = self._amid_page, 0
+        self._context.memory.count(self._watermark.hold(size))
 
     # -- waiting -------------------------------------------------------------------------------------------------
 
@@ -288,6 +308,10 @@ class AckDelivery:
             if left() <= 0:
                 return False
             self._write()
+
+    def hold_on(self) -> bool:
+        """Wait while the shard is paused, and write the checkpoints that become due. Returns and raises as `sleep`."""
+        return self.sleep(lambda: PAUSE_POLL if self._scope.is_paused else 0.0)
 
     def close(self) -> None:
         """Ignore acks from now on, and release what their records hold."""

@@ -59,8 +59,8 @@ class BatchDelivery:
         """Settle every record of the batch; None: done. Raises LeaseLostError, DeadLettersUnsent."""
         work = WorkList(len(records), self._policy)
         while (part := work.next()) is not None:
-            if self._scope.must_stop():
-                return Signal.STOP
+            if (signal := self._scope.interrupted()) is not None:
+                return signal
             first = records[part.start]
             if not self._held.lease.checkpoint < first.position:
                 # The processor has checkpointed further than the calls that returned, or an earlier owner had, whose

@@ -76,10 +76,11 @@ class BatchWindow:
         self._release(self._reserved - kept)
         self._reserved = kept
 
-    def clear(self) -> None:
-        """Forget the records, and give their bytes back."""
+    def clear(self) -> int:
+        """Forget the records; return the bytes that were kept for them, for the caller to release."""
         self._forget()
-        self.give_back()
+        kept, self._reserved = self._reserved, 0
+        return kept
 
     def _forget(self) -> None:
         self._parts = []

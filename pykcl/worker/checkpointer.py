@@ -97,6 +97,12 @@ class Progress:
         with self._lock:
             return self._done
 
+    @property
+    def reached(self) -> Checkpoint | None:
+        """Position of the last record of the batches that are settled, or held back; None: there is none."""
+        with self._lock:
+            return self._held_back or self._done
+
     def owed(self) -> Checkpoint | None:
         """Position that an automatic checkpoint would write now. None: nothing is new, a prepared one is waiting, or
         another instance has started at the row's checkpoint."""

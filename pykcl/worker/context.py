@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from pykcl.config import Config
@@ -11,7 +11,7 @@ from pykcl.interfaces import DeadLetterDestination, Events, LeaseTable, Stream
 from pykcl.metrics.host_cpu import HostCpu
 from pykcl.metrics.meter import Meter
 from pykcl.model.lease import Lease, PykclMetadata, Row, metadata_for
-from pykcl.model.shard import consumer_name
+from pykcl.model.shard import consumer_name, shards_named, short_shard
 from pykcl.planning.run_end import NO_END, Range, range_of, row_of_another_run
 from pykcl.processor import ProcessorFactory
 from pykcl.runtime import Event, Runtime
@@ -22,11 +22,14 @@ from pykcl.worker.fan_out_consumer import FanOutConsumer
 from pykcl.worker.fleet_monitor import FleetMonitor
 from pykcl.worker.held_leases import HeldLeases
 from pykcl.worker.idle_reads import IdleShardPoller
+from pykcl.worker.pausing import Pauses
 from pykcl.worker.prefetch import MemoryBudget
 from pykcl.worker.stream_identity import ExpiredShardCheck, StreamIdentity
 from pykcl.worker.threads import Helpers
 
 _ANOTHER_NAME = "give this run an application of its own"
+_MOST_NAMES = 20
+"""Shards that an error names."""
 _TAKE_APART = (
     "stop all workers of both, delete the rows of the one (those of a run have `until` in the map `pykcl`), and start "
     "it as an application of its own"
@@ -68,6 +71,7 @@ class Context:
     has_taken: Event
     has_read: Event
     helpers: Helpers
+    pauses: Pauses
     dead_letters: DeadLetterDestination | None = None
     pace: Pace | None = None
     consumer: FanOutConsumer | None = None
@@ -85,13 +89,19 @@ class Context:
         return isinstance(error, SetupError) and not (self.initialized.is_set() or proof.is_set())
 
     @property
+    def chosen(self) -> tuple[str, ...]:
+        """The shards that the run was given, by id; none: it reads all of the stream."""
+        return shards_named(self.config.shards)
+
+    @property
     def run(self) -> Range:
         """The range of a run that ends by itself; NO_END for another one."""
         until = self.config.until_millis
         if until is None:
             return NO_END
         start = self.config.start_position
-        return start.kind if start.at_millis is None else format_time(start.at_millis), until
+        begin = start.kind if start.at_millis is None else format_time(start.at_millis)
+        return begin, until, ",".join(map(short_shard, self.chosen)) or None
 
     def refuse_other_runs(self, rows: Sequence[Row]) -> None:
         """Raise FatalError if the lease table has rows of a run over another range, or of one without an end."""
@@ -105,11 +115,12 @@ class Context:
             what = f"has the owner {row.owner!r}, which is no worker of pykcl"
             do = _ANOTHER_NAME
         else:
-            begin, end = range_of(row)
+            begin, end, shards = range_of(row)
             what = "is of an application whose run has no end"
             do = f"{_ANOTHER_NAME}, or leave out until"
             if end is not None:
-                what = f"is of a run from {begin} until {format_time(end)}"
+                part = f"of the shards {shards} " if shards else ""
+                what = f"is of a run {part}from {begin} until {format_time(end)}"
                 do = (
                     f"{_ANOTHER_NAME}, or that range"
                     if own != NO_END
@@ -123,9 +134,23 @@ class Context:
             f"Do: {do}."
         )
 
+    def refuse_unknown_shards(self, listed: Collection[str], leased: Collection[str]) -> None:
+        """Raise FatalError if the run was given a shard that there is none of.
+
+        listed: ids of all shards of the stream. leased: of the rows; a shard that expires keeps its row.
+        """
+        unknown = [key for key in self.chosen if key not in listed and key not in leased]
+        if unknown:
+            names = sorted(listed)
+            raise FatalError(
+                f"Stream {self.stream.name!r} lists no {unknown[0]}, and shards={self.config.shards!r} names it. This "
+                f"worker stops. The stream lists {len(names)}: {', '.join(names[:_MOST_NAMES])}"
+                f"{', …' if len(names) > _MOST_NAMES else ''}. Do: name shards of these."
+            )
+
     def metadata_for(self, lease: Lease) -> PykclMetadata:
         """The private attribute for a row this worker creates or takes."""
-        begin, until = self.run
+        begin, until, shards = self.run
         return metadata_for(
             lease,
             stream=self.identity.description,
@@ -137,4 +162,5 @@ class Context:
             consumer=consumer_name(self.config.consumer, self.config.application) if self.consumer else None,
             until=until,
             begin=begin,
+            shards=shards,
         )

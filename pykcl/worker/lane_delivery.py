@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -197,11 +198,15 @@ class LaneDelivery(BatchDelivery):
         """Settle every record of the batch; None: done. Raises LeaseLostError, DeadLettersUnsent."""
         # An earlier owner may have prepared a later checkpoint, which is committed since.
         left = records[self._durable(records, 0) :]
-        self._watermark.register(keys_of(left), self._context.runtime.monotonic())
+        # Behind a pause, in which a batch was broken off, records come again that are registered.
+        last = self._watermark.last
+        known = 0 if last is None else bisect_right(left, last, key=lambda record: record.position)
+        self._watermark.register(keys_of(left[known:]), self._context.runtime.monotonic())
+        left = self._unsettled(left) if known else left
         self._failing, self._successes, self._lanes = [], Successes(), 0
         while left:
-            if self._scope.must_stop():
-                return Signal.STOP
+            if (interrupted := self._scope.interrupted()) is not None:
+                return interrupted
             if (signal := self._give_up_what_is_due(left)) is not None:
                 return signal
             left = self._unsettled(left)

@@ -12,6 +12,7 @@ from pykcl.model.lease import Lease, Standstill
 from pykcl.model.lease_item import MAX_CAUSE
 from pykcl.model.shard import HashRange, Shard
 from pykcl.planning.lease_assignment import Acquisition
+from pykcl.planning.lifecycle import Signal
 from pykcl.planning.read_schedule import backoff
 from pykcl.processor import RecordProcessor
 from pykcl.status import Activity
@@ -65,6 +66,7 @@ class LeaseScope:
         self.end_began: float | None = None
         self.has_answered = False
         self.lag: tuple[int, float] | None = None
+        self.first_arrival: float | None = None
         self._takeover = TakeoverTimer(context.meter, plan, still_for)
         self.stop_requested = False
         self.waits_for_acks = False
@@ -95,8 +97,12 @@ class LeaseScope:
 
     @property
     def is_read(self) -> bool:
-        """True if Kinesis has answered a read, and nothing keeps this worker from the next one."""
-        return self.has_answered and not (self.held is not None and self.held.is_in_doubt)
+        """True if Kinesis has answered a read, and nothing but a pause keeps this worker from the next one.
+
+        Before the first one a pause does, once the processor is there.
+        """
+        is_in_doubt = self.held is not None and self.held.is_in_doubt
+        return (self.has_answered or (self.is_paused and self.progress is not None)) and not is_in_doubt
 
     def delayed(self) -> None:
         """Something else holds up the first read: a parent shard that is still being read."""
@@ -176,6 +182,17 @@ class LeaseScope:
         """Note the lease that was taken."""
         self.held = held
         held.end_doubt_at(self.acks_until)
+
+    @property
+    def is_paused(self) -> bool:
+        """True while the application has paused the shard."""
+        return self.context.pauses.has(self.key)
+
+    def interrupted(self) -> Signal | None:
+        """Return the reason to begin no further batch, and none of its parts; None: go on."""
+        if self.must_stop():
+            return Signal.STOP
+        return Signal.PAUSE if self.is_paused else None
 
     def must_stop(self) -> bool:
         """True once this shard is to be finished with: the worker stops, or the next owner has asked for the lease."""

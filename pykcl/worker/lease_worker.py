@@ -81,6 +81,7 @@ class LeaseWorker:
     def __init__(self, scope: LeaseScope) -> None:
         self.key = scope.key
         self.scope = scope
+        scope.context.pauses.begins(scope.key)
         self.state = State.ACQUIRING
         self.released_after_failure = False
         self._context = scope.context
@@ -158,6 +159,7 @@ class LeaseWorker:
             State.WAITING_FOR_PARENTS: self._wait_for_parents,
             State.STARTING: self._start,
             State.READING: self._read,
+            State.PAUSED: self._wait_while_paused,
             State.ENDING: partial(end, self.scope),
             State.SHUTTING_DOWN: self._shut_down,
             State.HANDING_BACK: self._hand_back,
@@ -177,6 +179,7 @@ class LeaseWorker:
                 self._context.failures.over(self.key)
             if self._delivery is not None:
                 self._delivery.drop()
+            self._context.pauses.ends(self.key)
             self.scope.on_change()
 
     def _is_kept(self, held: HeldLease) -> bool:
@@ -365,6 +368,9 @@ class LeaseWorker:
 
     def _read(self) -> Signal:
         return self._started.read()
+
+    def _wait_while_paused(self) -> Signal:
+        return self._started.wait_while_paused()
 
     def _shut_down(self) -> Signal:
         self._started.shut_down()

@@ -63,6 +63,7 @@ class AppOptions(_Around, total=False):
     worker_id: str | None
     initial_position: str | datetime
     until: str | datetime | None
+    shards: str | None
     checkpoint_mode: CheckpointMode
     checkpoint_interval: float
     max_unacked: int

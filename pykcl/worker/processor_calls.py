@@ -50,6 +50,7 @@ class CallResult(Enum):
     RETURNED = "returned"
     SKIPPED = "skipped"
     STOPPED = "stopped"
+    PAUSED = "paused"
     RETRIES_EXHAUSTED = "retries exhausted"
     RESTART = "restart"
 
@@ -109,11 +110,14 @@ class ProcessorCalls:
         call: Callable[[Input], object],
         argument: Input,
         rest: Callable[[Input, BaseException], Input] = lambda argument, error: argument,
+        hold: Callable[[], bool] | None = None,
     ) -> CallResult:
         """Call the method and, while it raises, act as `on_error` says. Raises LeaseLostError.
 
         rest: returns the part of a batch that its checkpoints, and the error, leave to be done; if nothing is left, the
         batch counts as returned.
+        hold: waits while the shard is paused, and returns True if the lease worker is to stop. Without it the result is
+        PAUSED where process_records would be called again on a paused shard.
         RESTART: only another instance can continue. `initialize` creates one at each attempt anyway.
         """
         runtime = self._context.runtime
@@ -150,10 +154,26 @@ class ProcessorCalls:
                 self.stop_worker(error, left, method)
             elif end is CallResult.RETURNED:
                 return self._returned(method, records)
-            if end is None and self._pause(pause):
-                return CallResult.STOPPED
+            if end is None:
+                may_be_paused = method == "process_records" and not restart
+                end, held = self._wait_for_retry(pause, hold, may_be_paused=may_be_paused)
+                began += held
             if end is not None or restart:
                 return end or CallResult.RESTART
+
+    def _wait_for_retry(
+        self, pause: float, hold: Callable[[], bool] | None, *, may_be_paused: bool
+    ) -> tuple[CallResult | None, float]:
+        """Wait before the next attempt; return the result if there is none, and the seconds of `hold`."""
+        if self._pause(pause):
+            return CallResult.STOPPED, 0.0
+        if not may_be_paused or not self._context.pauses.has(self._shard):
+            return None, 0.0
+        if hold is None:
+            return CallResult.PAUSED, 0.0
+        began = self._context.runtime.monotonic()
+        stops = hold()
+        return CallResult.STOPPED if stops else None, self._context.runtime.monotonic() - began
 
     def stop_worker(
         self, error: BaseException, records: Sequence[Record], method: str = "process_records"

@@ -78,9 +78,9 @@ class ReadingPlace:
         self._context = context
         self._shard_id = shard_id
         self._hash_range = hash_range
-        self.open_at = first
+        self.open_at = self._first = first
         self.behind: ReadFrom | None = None
-        self.after = after
+        self.after = self._first_after = after
         self.has_moved = False
         # Only a resumed reading knows which record must come first.
         self._expects_checkpointed_record = after is not None
@@ -106,7 +106,7 @@ class ReadingPlace:
             return
         if self.open_at.kind == "LATEST":
             # A second LATEST would be a later one: what is put between the two must not be lost.
-            self.open_at = ReadFrom("AT_TIMESTAMP", at_millis=server_time)
+            self.open_at = self._first = ReadFrom("AT_TIMESTAMP", at_millis=server_time)
         # After trouble the same expectation holds again: the last delivered record comes first.
         self._expects_checkpointed_record = self.after is not None
         self.has_moved, self._doubtful_gap = False, inf
@@ -149,6 +149,18 @@ class ReadingPlace:
         self.open_at, self.behind = ReadFrom("AT_SEQUENCE_NUMBER", sequence_number=number), None
         self.after = Checkpoint(number, _WHOLE_RECORD)
         self._last_arrival, self._doubtful_gap = last.arrived_at_millis, inf
+
+    def back_to(self, last: Checkpoint | None) -> None:
+        """Return to the place behind a record that was delivered before; None: to where the reading began.
+
+        The next page has to come from there.
+        """
+        self.open_at, self.after = self._first, self._first_after
+        if last is not None:
+            self.open_at = ReadFrom("AT_SEQUENCE_NUMBER", sequence_number=last.sequence_number)
+            self.after = last
+        self.behind = self._last_arrival = self._doubtful = None
+        self._doubtful_gap = inf
 
     def passed(self, continuation: str) -> None:
         """Move behind a pushed event that was delivered.

@@ -11,6 +11,7 @@ from pykcl.errors import FatalError, PyKclError, SetupError, ShardGone, Temporar
 from pykcl.events import NeverCheckpointed
 from pykcl.metrics import catalog
 from pykcl.model.absence import GONE_AFTER, Absence
+from pykcl.model.checkpoint import Checkpoint
 from pykcl.model.lease import Lease, first_read
 from pykcl.model.record import Record, data_bytes
 from pykcl.model.shard import range_of_aggregates
@@ -27,6 +28,7 @@ from pykcl.worker.fallback_reader import FallbackReader
 from pykcl.worker.lane_delivery import STEP, LaneDelivery
 from pykcl.worker.lease_scope import LeaseScope
 from pykcl.worker.measurements import PageMeasures
+from pykcl.worker.pausing import PAUSE_POLL
 from pykcl.worker.prefetch import Answer
 from pykcl.worker.processor_calls import CallResult, index_of
 from pykcl.worker.push_reader import PushReader
@@ -66,6 +68,8 @@ class RecordDelivery:
         # Kinesis' clock when the last page came: the next one is requested later.
         self._until, self._paged_at = config.until_millis, context.stream.server_time_millis()
         self._failed_checkpoints, self._checkpoint_again_at = 0, 0.0
+        # True where a pause begins with everything delivered that was fetched, and the iterator behind it.
+        self._is_between_pages = False
         self._policies = BatchDelivery(scope, self._settle) if config.has_policies else None
         self._acking: AckDelivery | None = None
         self._lanes: LaneDelivery | None = None
@@ -98,7 +102,7 @@ class RecordDelivery:
             )
         self._reader = self._new_reader(lease, reserve)
         self._window = BatchWindow(most_in_batch(config), config.batch_window, release, context.runtime)
-        scope.children, scope.lag = (), None
+        scope.children, scope.lag, scope.first_arrival = (), None, None
 
     def _new_reader(
         self, lease: Lease, reserve: Callable[[int, Callable[[], bool]], bool] | None
@@ -187,14 +191,14 @@ class RecordDelivery:
         return signal
 
     def _is_to_end(self) -> bool:
-        return self._scope.must_stop() or not self._held.is_valid_unlocked()
+        return self._scope.interrupted() is not None or not self._held.is_valid_unlocked()
 
     def drop(self) -> None:
         """Discard what was fetched and not delivered, and read no more. Acks are ignored from now on."""
         for settled_one_by_one in (self._acking, self._lanes):
             if settled_one_by_one is not None:
                 settled_one_by_one.close()
-        self._window.clear()
+        self._context.memory.release(self._window.clear())
         self._reader.close()
 
     def retire(self) -> None:
@@ -248,11 +252,13 @@ class RecordDelivery:
         self._page.began(self._behind)
         if page.fetched.millis_behind_latest is not None:
             self._scope.lag = (page.fetched.millis_behind_latest, page.answered_at)
+        if self._scope.first_arrival is None and page.fetched.records:
+            self._scope.first_arrival = page.fetched.records[0].arrived_at_millis
         is_empty = True
         for records in page.batches:
             is_empty = False
-            if self._scope.must_stop():
-                return Signal.STOP
+            if (signal := self._scope.interrupted()) is not None:
+                return signal
             signal = self._gather(records) if self._gathers else self._deliver(records, self._behind)
             if signal is not None:
                 return signal
@@ -310,8 +316,9 @@ class RecordDelivery:
         return kept if self._acking is None else kept + self._acking.hold(reserved - kept)
 
     def _before_read(self) -> Signal | None:
-        if self._scope.must_stop():
-            return Signal.STOP
+        if (signal := self._scope.interrupted()) is not None:
+            self._is_between_pages = not self._window and not self._place.is_doubtful
+            return signal
         return self._deliver_gathered() if self._window and self._window.is_due else None
 
     @property
@@ -334,10 +341,11 @@ class RecordDelivery:
         return None
 
     def _deliver_one_gathered(self) -> Signal | None:
-        if self._scope.must_stop():
-            return Signal.STOP
+        if (signal := self._scope.interrupted()) is not None:
+            return signal
         signal = self._deliver(self._window.take(), self._behind)
-        self._window.give_back()
+        if signal is None:
+            self._window.give_back()
         return signal
 
     def _rest_while_gathering(self, pause: float) -> Signal | None:
@@ -393,6 +401,8 @@ class RecordDelivery:
     def _deliver(self, records: Sequence[Record], millis_behind: int | None) -> Signal | None:
         if self._context.pace is not None and self._waits_for_its_turn(self._context.pace, len(records)):
             return Signal.STOP
+        if self._scope.is_paused:
+            return Signal.PAUSE
         deliver = self._deliver_parts if self._windows is None else self._windows.deliver
         return deliver(records, millis_behind)
 
@@ -412,7 +422,7 @@ class RecordDelivery:
         in_parts = self._acking or self._lanes or self._policies
         if in_parts is not None:
             signal = in_parts.deliver(records, millis_behind)
-            if signal is not None and signal is not Signal.STOP:
+            if signal not in (None, Signal.STOP, Signal.PAUSE):
                 self._page.ended(worked=False)
             return signal
         self._progress.handing_over(last)
@@ -425,7 +435,7 @@ class RecordDelivery:
             call = self._processor.process_records
             result = self._calls.until_it_returns("process_records", call, batch, self._rest_after)
         if result in NOT_RETURNED:
-            if result is not CallResult.STOPPED:
+            if result not in (CallResult.STOPPED, CallResult.PAUSED):
                 self._page.ended(worked=False)
             return NOT_RETURNED[result]
         if result is CallResult.RETURNED:
@@ -550,6 +560,48 @@ class RecordDelivery:
             self._reader.reopen()
             return False
         return True
+
+    # -- pausing -------------------------------------------------------------------------------------------------
+
+    def wait_while_paused(self) -> Signal:
+        """Give back what was fetched and not delivered, and wait. RESUMED: `read` goes on behind what was delivered.
+
+        Checkpoints that become due are written. Raises LeaseLostError.
+        """
+        scope, monotonic = self._scope, self._context.runtime.monotonic
+        self._drop_undelivered()
+        # What kept failing until now is not tried any more, and it is no trouble that the shard stands.
+        self._context.failures.worked(Activity.READING, shard=self._held.key)
+        self._held.silent_since = None
+        scope.gets_on()
+        if not scope.has_answered:
+            # The first read is late for no trouble; and at LATEST what comes during the pause belongs to it.
+            scope.delayed()
+            self._place.opened(self._context.stream.server_time_millis())
+        while scope.is_paused:
+            if scope.pause(PAUSE_POLL):
+                return Signal.STOP
+            if monotonic() >= self._checkpoint_again_at:
+                self._checkpoint_if_due()
+        return Signal.RESUMED
+
+    def _drop_undelivered(self) -> None:
+        """Drop what was fetched, and go back to behind the last record that was delivered."""
+        if not self._is_between_pages:
+            self._context.memory.release(self._window.clear())
+            self._place.back_to(self._reached)
+            self._reader.reopen()
+            if self._acking is not None:
+                self._acking.page_is_dropped()
+        self._is_between_pages = False
+
+    @property
+    def _reached(self) -> Checkpoint | None:
+        """Position behind which reading goes on after a pause; None: where it began."""
+        watermark = self._progress.watermark
+        if watermark is None:
+            return self._progress.reached
+        return watermark.last if self._lanes is None else watermark.low
 
     # -- leaving ------------------------------------------------------------------------------------
 

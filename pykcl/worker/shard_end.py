@@ -14,6 +14,7 @@ from pykcl.model.shard import Shard
 from pykcl.planning.lease_creation import leases_before_end, started_at_latest, unread_shards
 from pykcl.planning.lifecycle import Signal
 from pykcl.planning.read_schedule import backoff
+from pykcl.planning.run_end import chosen_part
 from pykcl.planning.shard_graph import FamilyTree, is_youngest
 from pykcl.processor import RecordProcessor, ShardEndedInput
 from pykcl.status import Activity
@@ -27,6 +28,7 @@ from pykcl.worker.stream_identity import denied_once
 
 NOT_RETURNED = {
     CallResult.STOPPED: Signal.STOP,
+    CallResult.PAUSED: Signal.PAUSE,
     CallResult.RETRIES_EXHAUSTED: Signal.GIVE_UP,
     CallResult.RESTART: Signal.RESTART,
 }
@@ -129,7 +131,7 @@ def children_of_a_gone_shard(context: Context, held: HeldLease, absence: Absence
 def _ensure_lease(context: Context, held: HeldLease, child: Shard) -> None:
     if context.table.read(child.shard_id) is not None:
         return
-    shards, leased, started_at, leases = _surroundings(context, held, child)
+    child, shards, leased, started_at, leases = _surroundings(context, held, child)
     creations = leases_before_end(child, context.config.start_position, shards, leased, started_at)
     unread = unread_shards(creations, shards, leases, leased)
     for creation in creations:
@@ -146,22 +148,27 @@ def _ensure_lease(context: Context, held: HeldLease, child: Shard) -> None:
 
 def _surroundings(
     context: Context, held: HeldLease, child: Shard
-) -> tuple[dict[str, Shard], set[str], int | None, dict[str, Lease]]:
+) -> tuple[Shard, dict[str, Shard], set[str], int | None, dict[str, Lease]]:
     """Facts that the lease of `child` depends on: the shards, the leased keys, the time of a start at LATEST, the rows.
 
+    And the child itself, with those parents alone that the run reads.
     Without other parents to read, none of it does.
     """
     leased = {held.key}
     others = [parent for parent in child.parents if parent != held.key]
     if all(context.table.read(parent) is not None for parent in others):
-        return {}, leased, None, {}
+        return child, {}, leased, None, {}
     listing = context.stream.list_shards()
     if not listing.complete:
         raise TemporaryError(f"The shards could not be listed completely before ending {held.key}.")
     # In this order, and consistently: a scan older than the listing could miss the lease of a listed shard's ancestor.
     rows = context.table.scan(consistent=True).rows
     leased |= {row.key for row in rows}
-    shards = listing.by_id
+    leases = {row.key: row for row in rows if isinstance(row, Lease)}
+    known = {child.shard_id: child, **listing.by_id}
+    part = chosen_part(known.values(), context.chosen, leases)
+    child = next(shard for shard in part if shard.shard_id == child.shard_id)
+    shards = {shard.shard_id: shard for shard in part if shard.shard_id in listing.by_id}
     tree = FamilyTree.of([child, *shards.values()])
     context.expired_shards.confirm(tree.unaccounted([child.shard_id], leased))
-    return shards, leased, started_at_latest(rows), {row.key: row for row in rows if isinstance(row, Lease)}
+    return child, shards, leased, started_at_latest(rows), leases

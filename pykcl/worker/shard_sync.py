@@ -33,6 +33,7 @@ from pykcl.planning.lease_creation import (
 from pykcl.planning.lease_deletion import Deletion, garbage_candidates, plan_deletions
 from pykcl.planning.lease_view import LeaseView
 from pykcl.planning.read_schedule import backoff
+from pykcl.planning.run_end import chosen_part
 from pykcl.planning.shard_graph import FamilyTree, cover_every_key, without_successors
 from pykcl.status import Activity
 from pykcl.worker.context import Context
@@ -75,6 +76,7 @@ class ShardSync:
         self._cleaner = LeaseCleaner(context, must_stop)
         self._reported_unread: set[str] = set()
         self._listing_failures = 0
+        self._listed: frozenset[str] = frozenset()
         self.next_listing = 0.0
         self.shards: Mapping[str, Shard] = {}
         self.start_is_unfinished = True
@@ -86,7 +88,7 @@ class ShardSync:
     # -- list --------------------------------------------------------------------------------------------------
 
     def list_if_due(self, now: float) -> ShardListing | None:
-        """A complete listing of the stream the worker started with; None: none is due, or none can be had.
+        """A complete listing of what the worker reads of the stream it started with; None: none is due or can be had.
 
         A failure here must not keep the leases of dead workers from being found and taken.
         """
@@ -112,6 +114,8 @@ class ShardSync:
             self._measure(now, False)
             return None
         context.failures.worked(Activity.LISTING_SHARDS)
+        self._listed = frozenset(listing.by_id)
+        listing = replace(listing, shards=chosen_part(listing.shards, context.chosen, self._view.leases))
         self._cleaner.listed(listing)
         self.shards = listing.by_id
         return listing
@@ -218,13 +222,15 @@ class ShardSync:
     def create(self, listing: ShardListing, now: float) -> None:
         """Create what the last scan lacks, and restore what was deleted. now: when the listing was asked for.
 
-        If not all of it could be done, another listing is due soon. Raises TemporaryError, SetupError.
+        If not all of it could be done, another listing is due soon. Raises TemporaryError, SetupError, and FatalError
+        for a shard that the run was given and that is unknown.
         """
         if self._measure(now, self._create_missing(listing)):
             self._listing_done()
 
     def _create_missing(self, listing: ShardListing) -> bool:
         """False: not all of it was done; it shall be done again with another listing."""
+        self._context.refuse_unknown_shards(self._listed, self._view.leases.keys())
         creations = self._checked_plan(listing)
         self._latest.fix_positions(creations or ())
         if creations and self._context.config.start_position.kind == "LATEST":
@@ -248,7 +254,14 @@ class ShardSync:
         return True
 
     def _report_unread(self, listing: ShardListing, creations: Sequence[LeaseCreation]) -> None:
-        """Report shards that nobody has read and nobody can, before the leases after them: those hide it for good."""
+        """Report shards whose rest, or all, nobody can read, before the leases after them: those hide it for good."""
+        # Of what an operator deleted first, the rest is lost.
+        begun = (plan.lease for plan in creations if plan.reason is not CreationReason.ROW_DELETED)
+        for parent in sorted({key for lease in begun for key in lease.parents} - listing.by_id.keys()):
+            lost = self._restorer.forget(parent)
+            if lost is not None:
+                self._reported_unread.add(parent)
+                self._report_loss(lost)
         leases, unreadable = self._known_leases(listing), self._view.unreadable.keys()
         for one in unread_shards(creations, listing.by_id, leases, unreadable):
             if one.key not in self._reported_unread:
@@ -459,6 +472,12 @@ class DeletedLeaseRestorer:
         self._again_at = now + self._patience
         return True
 
+    def forget(self, key: str) -> Lease | None:
+        """Return the lease, if its row is missing and had not ended: whoever asks reports the loss of its rest."""
+        seen, _ = self._seen.pop(key, (None, 0.0))
+        self._unlisted.pop(key, None)
+        return self._held.pop(key, seen)
+
     def was_held(self, lease: Lease) -> None:
         """This worker was its owner: nobody else can have moved it since."""
         self._held[lease.key] = lease
@@ -485,9 +504,7 @@ class DeletedLeaseRestorer:
         missing = (self._seen.keys() | self._held.keys()) - set(listed)
         self._unlisted = {key: self._unlisted.get(key, now) for key in missing}
         for key in [key for key, since in self._unlisted.items() if now - since > _UNLISTED_FOR]:
-            del self._unlisted[key]
-            seen, _ = self._seen.pop(key, (None, 0.0))
-            lease = self._held.pop(key, seen)
+            lease = self.forget(key)
             if lease is not None:
                 self._on_expired(lease)
 

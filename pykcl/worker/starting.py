@@ -25,6 +25,7 @@ from pykcl.worker.fan_out_consumer import FanOutConsumer
 from pykcl.worker.fleet_monitor import FleetMonitor
 from pykcl.worker.held_leases import HeldLeases
 from pykcl.worker.idle_reads import IdleShardPoller
+from pykcl.worker.pausing import Pauses
 from pykcl.worker.prefetch import MemoryBudget
 from pykcl.worker.stream_identity import ExpiredShardCheck, StreamIdentity, readable
 from pykcl.worker.threads import Helpers, ThreadHeartbeat
@@ -55,6 +56,7 @@ class Start:
     stop_asked: Event
     cpu: HostCpu
     helpers: Helpers
+    pauses: Pauses
     dead_letters: DeadLetterDestination | None = None
 
     def context(self) -> Context | None:
@@ -77,12 +79,11 @@ class Start:
         )
         if created:
             self.events.emit(TableCreated(table=config.table))
-        token = runtime.token()
         memory = MemoryBudget(config.max_buffered_bytes, runtime)
         context = Context(
             config=config,
             worker_id=self.worker_id,
-            process_token=token,
+            process_token=runtime.token(),
             version=__version__,
             identity=StreamIdentity(description, stream, runtime, config.table),
             table=table,
@@ -106,6 +107,7 @@ class Start:
             has_taken=runtime.event(),
             has_read=runtime.event(),
             helpers=self.helpers,
+            pauses=self.pauses,
             dead_letters=self.dead_letters,
             pace=Pace(rate, runtime) if (rate := config.max_records_per_second) else None,
             consumer=consumer,

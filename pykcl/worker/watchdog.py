@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
+from math import inf
 
 from pykcl.errors import SetupError
 from pykcl.events import LossReason, ProcessorReturned, ProcessorSlow, ProcessorTimedOut, RecordNotAcked
@@ -29,13 +30,18 @@ class ProcessorWatchdog:
         self._context = context
         self._reported: dict[tuple[str, float], str] = {}
         self._unacked: dict[str, Checkpoint] = {}
+        # Shards that were paused at the last check, and when each was found to be, monotonic seconds: behind a pause
+        # the time of acks counts anew.
+        self._are_paused: frozenset[str] = frozenset()
+        self._paused: dict[str, float] = {}
 
-    def check(self, workers: Iterable[tuple[LeaseWorker, Task]], now: float) -> None:
+    def check(self, workers: Sequence[tuple[LeaseWorker, Task]], now: float) -> None:
         """Each call is reported once, after `processor_warn_after`, and again when it returned; `processor_timeout`
         costs it the lease, which is reported, too: the lease worker itself reports the loss when the call returns, and
         that may never be."""
         config = self._context.config
         current: dict[tuple[str, float], str] = {}
+        self._check_pauses([worker for worker, _ in workers], now)
         for worker, task in workers:
             self._check_acks(worker, now)
             self._measure_ending(worker, now)
@@ -53,6 +59,14 @@ class ProcessorWatchdog:
                 self._context.events.emit(ProcessorReturned(shard=shard, method=method, seconds=now - since))
         self._reported = current
 
+    def _check_pauses(self, workers: Sequence[LeaseWorker], now: float) -> None:
+        keys = {worker.key for worker in workers}
+        paused = frozenset(worker.key for worker in workers if worker.scope.is_paused)
+        for key in sorted(keys & (paused | self._are_paused)):
+            self._context.meter.measure(key, (catalog.SHARD_PAUSED, float(key in paused)))
+        self._are_paused = paused
+        self._paused = {key: now if key in paused else self._paused.get(key, -inf) for key in keys}
+
     def _measure_ending(self, worker: LeaseWorker, now: float) -> None:
         """Measure a shard as behind by the time since its end was read, as no page does that any more: nobody reads its
         children before its end is written.
@@ -69,14 +83,16 @@ class ProcessorWatchdog:
         if progress is None or not progress.waits_for_acks:
             return
         watermark = progress.watermark
-        since = None if watermark is None else watermark.oldest_since
-        if watermark is None or since is None or now - since < config.processor_warn_after:
+        since, paused_at = None if watermark is None else watermark.oldest_since, self._paused[worker.key]
+        is_late = since is not None and now - max(since, paused_at) >= config.processor_warn_after
+        if watermark is None or not is_late:
             self._unacked.pop(worker.key, None)
             return
         found = watermark.oldest
         if found is None:
             return
         position, since, unacked = found
+        since = max(since, paused_at)
         if self._unacked.get(worker.key) != position and now - since >= config.processor_warn_after:
             self._unacked[worker.key] = position
             event = RecordNotAcked(
@@ -223,4 +239,8 @@ class CredentialsWatch:
 
 
 def _is_at_work(worker: LeaseWorker) -> bool:
-    return worker.scope.has_answered or worker.is_final or worker.state is State.WAITING_FOR_PARENTS
+    return (
+        worker.scope.has_answered
+        or worker.is_final
+        or worker.state in (State.WAITING_FOR_PARENTS, State.PAUSED)
+    )

@@ -82,8 +82,7 @@ class WindowDelivery:
         windows = self._windows
         for run in windows.runs(records):
             signal = self.close(millis_behind) if windows.ends_before(run[0]) else None
-            if signal is None and self._scope.must_stop():
-                signal = Signal.STOP
+            signal = signal or self._scope.interrupted()
             if signal is None:
                 windows.open_for(run[0])
                 signal = self._deliver(run, millis_behind)
@@ -101,9 +100,9 @@ class WindowDelivery:
         """
         if not self._windows.is_open:
             return None
-        if self._scope.must_stop():
-            # The next owner reads the window again. The call might take longer than the stop has time for.
-            return Signal.STOP
+        if (signal := self._scope.interrupted()) is not None:
+            # STOP: the next owner reads the window again. The call might take longer than the stop has time for.
+            return signal
         checkpointer = ShardCheckpointer(self._progress, self._progress.done)
         batch = Batch((), checkpointer, millis_behind, self._scope.key, self._scope.context.stream.name)
         calls, process_records = self._scope.calls, self._processor.process_records

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import socket
-import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, overload
+from typing import TYPE_CHECKING, Any, overload
 
 from pykcl.config import Config
 from pykcl.errors import PyKclError, StopTimedOut
@@ -18,6 +16,7 @@ from pykcl.event_dispatch import EventFan, Listener, Relay
 from pykcl.events import (
     LeasesInFile,
     ProgramEnded,
+    StopReason,
     ThreadsNotStopped,
     WholeBatchesAreGivenUp,
     WorkerStarted,
@@ -33,6 +32,7 @@ from pykcl.model.dead_letter import Address
 from pykcl.processor import ProcessorFactory
 from pykcl.runtime import Event, SystemRuntime, Task
 from pykcl.status import WorkerStatus
+from pykcl.worker.collector import tune_process
 from pykcl.worker.context import Context
 from pykcl.worker.failure_tracker import FailureTracker, named, names_of
 from pykcl.worker.held_leases import HeldLeases
@@ -50,6 +50,7 @@ from pykcl.worker.options import (
     given_destination,
     given_listeners,
 )
+from pykcl.worker.pausing import Pauses
 from pykcl.worker.processor_factory import checked_processor
 from pykcl.worker.signals import OwnProcess, StopSignals, end_with_the_program, live_with_the_process
 from pykcl.worker.starting import Start
@@ -62,49 +63,6 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from pykcl.stores.sqlite import SQLiteLeaseTable
-
-
-_YOUNG: Final = 50_000
-_is_tuned = False
-
-
-def tune_collector() -> None:
-    """Exclude all objects that exist from garbage collection, once in a process, and collect less often.
-
-    75,000 objects of modules and of boto3's models live as long as the process, and every full collection walks them
-    all, with the interpreter's lock held. Records are freed with their batch, without a collection; but a program that
-    keeps the 10,000 records of a batch would cause fourteen collections, each a walk over records that are in use.
-    """
-    global _is_tuned  # noqa: PLW0603 - the collector is the process's
-    if _is_tuned:
-        return
-    _is_tuned = True
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(max(_YOUNG, gc.get_threshold()[0]), *gc.get_threshold()[1:])
-
-
-_M_MMAP_THRESHOLD: Final = -3
-_LARGE_BLOCK: Final = 4 * 1024 * 1024
-
-
-def return_large_blocks() -> bool:
-    """Let glibc return each block of 4 MiB or more to the system as soon as it is freed; return whether it does.
-
-    glibc raises that bound by itself, to the size of the largest block that was freed, at most 32 MiB. So the blocks of
-    pages of 10 MiB would stay in the heap of each thread that read one. Smaller pages are not affected.
-    """
-    if sys.platform != "linux" or "MALLOC_MMAP_THRESHOLD_" in os.environ:
-        return False
-    try:
-        # Some builds of Python are without it.
-        import ctypes
-
-        mallopt = ctypes.CDLL(None).mallopt
-    except (ImportError, OSError, AttributeError):
-        # musl, for example, has no such option.
-        return False
-    return bool(mallopt(_M_MMAP_THRESHOLD, _LARGE_BLOCK))
 
 
 _LAST_METRICS_WITHIN = _LAST_EVENTS_WITHIN = 2.0
@@ -156,6 +114,7 @@ class Worker:
         self._session, self._adapters, self._lease_table = session, self._seams.adapters, lease_table
         self._clients = clients_with(lease_table, clients, self.config)
         self._listeners = given_listeners(on_event)
+        self._pauses = Pauses()
         self._metering = MetricsPipeline(self.config, self._runtime, given_sinks(metrics_sinks))
         self._made_in = OwnProcess()
         self._belong_to_this_process()
@@ -221,8 +180,7 @@ class Worker:
             join = self.join if calls is None else self._joined_beside(calls)
             self.start()
             if tune_gc:
-                tune_collector()
-                return_large_blocks()
+                tune_process()
             join()
 
     def _joined_beside(self, calls: CallThread) -> Callable[[], object]:
@@ -334,12 +292,11 @@ class Worker:
         self._stopped = self._runtime.event()
         self._forced = self._runtime.event()
         self._failure: Exception | None = None
-        self._has_reached_end = False
         self._manager: LeaseManager | None = None
         self._parts: WorkerThreads | None = None
         self._signals = StopSignals(self._stop_asked.set, self._runtime.monotonic)
         self._helpers = Helpers(self._runtime, self._fail)
-        self._stopping = self._is_over = self._is_starting = False
+        self._stopping = self._is_over = self._is_starting = self._is_run_over = False
 
     def _start_threads(self, context: Context) -> bool:
         """Start manager and renewer, unless `stop` came first; under the lock, so that it sees all or nothing."""
@@ -400,7 +357,9 @@ class Worker:
         if manager is None or parts is None:
             return
         if begins:
-            self._events.emit(WorkerStopping(worker_id=self.worker_id, cause=self._cause))
+            self._events.emit(
+                WorkerStopping(worker_id=self.worker_id, cause=self._cause, reason=self._stop_reason)
+            )
         grace = self.config.shutdown_grace if grace is None else grace
         deadline = self._runtime.monotonic() + grace
         # Acks are waited for while there is time left to write what they come to, and to release the leases.
@@ -490,10 +449,13 @@ class Worker:
         return self._failure
 
     @property
+    def _stop_reason(self) -> StopReason:
+        unfailed = StopReason.RUN_OVER if self._is_run_over else StopReason.ASKED
+        return StopReason.FAILED if self._failure else unfailed
+
+    @property
     def _cause(self) -> str:
-        if self._failure:
-            return type(self._failure).__name__
-        return "every shard was read as far as until" if self._has_reached_end else "asked to"
+        return type(self._failure).__name__ if self._failure else self._stop_reason.value
 
     def status(self) -> WorkerStatus:
         """Snapshot of the current state: threads, leases, positions, lag, failures. Cheap, from any thread."""
@@ -511,6 +473,29 @@ class Worker:
     def leases(self) -> tuple[str, ...]:
         """Keys of the leases this worker holds or is about to take, sorted."""
         return tuple(sorted(worker.key for worker, _ in self._manager.workers())) if self._manager else ()
+
+    def pause(self, shards: Iterable[str] | None = None) -> None:
+        """Deliver and read nothing more of these shards behind the batch that runs, and keep their leases.
+
+        None: of all shards, and of those that come, until `resume()`, also over a stop. Otherwise the pause ends with
+        the lease: a shard that is lost and taken again is not paused. Shards that are not in `leases` are left out.
+
+        It is of this worker: another owner of the lease reads. Does not wait; any thread, processor and signal handler
+        may call it. Raises ConfigError for what is no collection of texts.
+        """
+        self._pauses.set(shards, True)
+
+    def resume(self, shards: Iterable[str] | None = None) -> None:
+        """Go on with these shards within a second, each behind its last batch that returned. None: with all of them.
+
+        Is called, and raises, as `pause`.
+        """
+        self._pauses.set(shards, False)
+
+    @property
+    def paused(self) -> frozenset[str]:
+        """Those of `leases` that are paused."""
+        return self._pauses.among(self.leases)
 
     @property
     def activities(self) -> dict[str, str]:
@@ -560,6 +545,7 @@ class Worker:
             cpu=HostCpu(self._host(), self._runtime),
             dead_letters=self._destination(),
             helpers=self._helpers,
+            pauses=self._pauses,
         ).context()
 
     def _host(self) -> HostSource | None:
@@ -606,7 +592,7 @@ class Worker:
 
     def _run_is_over(self) -> None:
         """Called once every shard was read as far as `until`."""
-        self._has_reached_end = True
+        self._is_run_over = True
         self._begin_to_end()
 
     @property
@@ -629,7 +615,9 @@ class Worker:
             begins = self._reporter.enter("draining")
         self._stop_asked.set()
         if begins:
-            self._events.emit(WorkerStopping(worker_id=self.worker_id, cause=self._cause))
+            self._events.emit(
+                WorkerStopping(worker_id=self.worker_id, cause=self._cause, reason=self._stop_reason)
+            )
         if manager is not None:
             manager.stop()
             manager.stop_workers()
@@ -683,15 +671,16 @@ def run_together(workers: Sequence[Worker], *, tune_gc: bool = True) -> None:
         while True:
             # Before everything is read: 1) all is read; 2) news comes; 3) it is cleared, and waited for.
             news.clear()
-            must_stop = bool(errors) or not all(worker._has_reached_end for worker in ended)
+            must_stop = bool(errors) or not all(
+                worker._stop_reason is StopReason.RUN_OVER for worker in ended
+            )
             times = max(signals.count, int(must_stop))
             if len(ended) == len(workers):
                 break
             for worker in workers if times else ():
                 worker._signals.ask(times)
             if tune_gc and len(started) == len(workers):
-                tune_collector()
-                return_large_blocks()
+                tune_process()
                 tune_gc = False
             news.wait()
         for task in tasks:

@@ -132,10 +132,12 @@ class WorkerStatusReporter:
             has_answered=worker.scope.has_answered,
             millis_behind_latest=behind[0] if behind else None,
             lag_age=max(0.0, now - behind[1]) if behind else None,
+            first_arrival_millis=worker.scope.first_arrival,
             call=call,
             last_error=self.errors.of(worker.key, now),
             subscribed_for=_ago(held.subscribed_at, now) if held else None,
             silent_for=_ago(held.silent_since, now) if held else None,
+            paused=worker.scope.is_paused,
         )
 
 

@@ -27,7 +27,7 @@ from pykcl.cli.supervisor import (
     report_of,
 )
 from pykcl.config import Config
-from pykcl.events import WorkerStarted
+from pykcl.events import StopReason, WorkerStarted
 from pykcl.health.probes import Verdict, report
 from pykcl.logs import JsonFormatter
 from pykcl.metrics.catalog import CURRENT_LEASES, PROCESS_RECORDS_TIME, RECORDS_PROCESSED
@@ -243,10 +243,11 @@ def test_a_member_passes_on_what_the_parent_was_asked(pair):
 
 
 @pytest.mark.parametrize(
-    ("is_over", "said"), [(True, {"over": True}), (False, {"answer": "x", "value": None})]
+    ("reason", "said"),
+    [(StopReason.RUN_OVER, {"over": True}), (StopReason.ASKED, {"answer": "x", "value": None})],
 )
-def test_a_member_says_that_the_run_is_over_and_not_that_it_was_stopped(pair, is_over, said):
-    pair.worker._has_reached_end = is_over
+def test_a_member_says_that_the_run_is_over_and_not_that_it_was_stopped(pair, reason, said):
+    pair.worker._stop_reason = reason
     pair.member.worker_has_ended()
     pair.tell(ask="x")
     assert pair.hear() == said

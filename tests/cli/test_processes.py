@@ -39,9 +39,10 @@ class Worker(Service):
 def start(tmp_path, aws):
     started = []
 
-    def begin(name, program=PROGRAM):
+    def begin(name, program=PROGRAM, worker_id=None):
         (folder := tmp_path / name).mkdir()
-        words = ("--app", "orders-app", "--stream", "orders", "--start", "TRIM_HORIZON", "--worker-id", name)
+        words = ("--app", "orders-app", "--stream", "orders", "--start", "TRIM_HORIZON")
+        words += ("--worker-id", worker_id or name)
         # Long enough that no lease is lost while the machine is busy.
         quick = ("--option", "failover_time=5")
         started.append(Worker(folder, aws, "run", "program:Orders", *words, *quick, program=program))
@@ -107,6 +108,25 @@ def test_sigterm_releases_at_counter_plus_one_and_the_other_takes_over(start, aw
         assert "leaseOwner" in last["UpdateExpression"].split("REMOVE")[1]
         assert int(values[":leaseCounter"]["N"]) == int(values[":seenCounter"]["N"]) + 1
     assert "Traceback" not in one.text
+
+
+def test_two_processes_with_one_worker_identifier_say_so_and_lose_nothing(start, aws, dynamodb):
+    """The second leaves the leases of the first alone, reports E08, and works on them once the first is gone."""
+    one = start("one", worker_id="same")
+    first = _put(aws, 40, "first")
+    one.until(lambda: one.seen >= first, "delivery")
+    two = start("two", worker_id="same")
+    two.until(lambda: "code=E08" in two.text, "the report")
+    second = _put(aws, 40, "second")
+    two.until(lambda: one.seen | two.seen >= second, "delivery by either")
+    one.process.send_signal(signal.SIGKILL)
+    one.process.wait()
+    third = _put(aws, 40, "third")
+    two.until(lambda: two.seen >= third, "delivery by the other")
+    two.process.send_signal(signal.SIGTERM)
+    assert two.process.wait(GUARD) == 0
+    assert set(_owners(dynamodb).values()) == {None}
+    assert "Traceback" not in two.text
 
 
 def test_ctrl_c_ends_a_worker_cleanly_with_exit_code_zero(start, aws, dynamodb):

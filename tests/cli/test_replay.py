@@ -1,5 +1,6 @@
 """`pykcl replay`: it delivers what arrived in a range of time, ends by itself, and says what it did."""
 
+import logging
 import os
 import re
 import signal
@@ -11,11 +12,23 @@ import pytest
 from service_kit import Service, lead_to
 
 from pykcl.cli import replay
-from pykcl.cli.replay import Count, Course, Tally, seconds_left, table_of, with_end
+from pykcl.cli.replay import (
+    Count,
+    Course,
+    Reports,
+    Tally,
+    report_of,
+    seconds_left,
+    table_of,
+    when_answered,
+    with_end,
+)
 from pykcl.cli.settings import Settings
 from pykcl.cli.supervisor import Parent, Processes
 from pykcl.config import Config
+from pykcl.errors import SetupError, TemporaryError
 from pykcl.events import DataLost
+from pykcl.local.faults import FaultRule
 from pykcl.local.server import LocalAws
 from pykcl.local.stream import ReadSpan
 from pykcl.metrics import catalog
@@ -116,6 +129,24 @@ def test_several_processes_share_a_replay_and_all_end(start):
     assert "done: 2 shards" in run.output.read_text()
 
 
+def test_one_summary_counts_all_processes_also_one_that_was_killed(start):
+    run = start(
+        "--from", "TRIM_HORIZON", "--until", in_seconds(3600), "--processes", "2", "--progress", "0.2"
+    )
+
+    def is_reported():
+        last = dict(re.findall(r"\[(\d)\].* replay goes on records=(\d+ per_second=0) ", run.text))
+        return len(last) == 2 and sum(int(said.split()[0]) for said in last.values()) == len(run.processed)
+
+    run.until(lambda: len(run.processed) >= len(BEFORE) and is_reported(), "the reports")
+    os.kill(int(re.search(r"process started process=1 pid=(\d+)", run.text)[1]), signal.SIGKILL)
+    run.until(lambda: len(re.findall(r"process started process=1 ", run.text)) == 2, "a new process")
+    assert run.stop() == 1
+    out = run.output.read_text()
+    assert re.findall(r"^all +(\d+) ", out, re.MULTILINE) == [str(len(run.processed))], out
+    assert "At least so many: 1 of the processes ended before the last report, and what they did in" in out
+
+
 def test_a_process_of_a_replay_that_a_signal_ends_is_replaced(start):
     run = start("--from", "TRIM_HORIZON", "--until", in_seconds(3600), "--processes", "2")
     run.until(lambda: run.processed == sorted(BEFORE), "all records")
@@ -143,6 +174,23 @@ def test_a_rate_holds_records_back_and_a_stop_does_not_wait_for_them(start):
     run.until(lambda: run.processed, "the first record")
     assert run.stop() == 1
     assert len(run.processed) == 1
+
+
+def test_a_replay_of_one_shard_reads_no_other(start, dynamodb):
+    run = start(*UNTIL_NOW, "--shards", "1")
+    assert run.process.wait(GUARD) == 0, run.text
+    out = run.output.read_text()
+    assert "done: 1 shards were read until" in out
+    assert re.findall(r"^shardId-\d+", out, re.MULTILINE) == ["shardId-000000000001"]
+    assert 0 < len(run.processed) < len(BEFORE)
+    assert list(rows(dynamodb, "orders-backfill")) == ["shardId-000000000001"]
+
+
+def test_a_replay_of_a_shard_that_is_none_names_those_of_the_stream(start, dynamodb):
+    run = start(*UNTIL_NOW, "--shards", "1,7")
+    assert run.process.wait(GUARD) == 78
+    assert "The stream lists 2: shardId-000000000000, shardId-000000000001." in run.text
+    assert rows(dynamodb, "orders-backfill") == {}
 
 
 def test_the_table_of_an_application_is_refused_and_not_touched(start, dynamodb):
@@ -177,6 +225,8 @@ def test_the_table_of_an_application_is_refused_and_not_touched(start, dynamodb)
         (("--from", "2026-11-20T09:00", "--until", "now"), 78, "--from='2026-11-20T09:00' has no time zone"),
         ((*UNTIL_NOW, "--option", "until=2026-11-20T09:00Z"), 2, "--option until= and --until"),
         ((*UNTIL_NOW, "--option", "initial-position=LATEST"), 2, "--option initial_position= and --from"),
+        ((*UNTIL_NOW, "--shards", ","), 78, "shards=',' names no shard"),
+        ((*UNTIL_NOW, "--shards", "1", "--option", "shards=2"), 2, "--option shards= and --shards"),
         ((*UNTIL_NOW, "--rate", "0.001"), 2, "'--rate': 0.001 is not in the range"),
         ((*UNTIL_NOW, "--rate", "5", "--option", "max_records_per_second=7"), 2, "per_second= and --rate"),
     ],
@@ -250,6 +300,42 @@ def test_now_is_the_end_of_the_run_that_was_begun(monkeypatch, aws):
     assert with_end(Settings(config), "now").config.until_millis == 1_795_000_000_000
 
 
+def test_a_start_waits_for_an_answer(monkeypatch, caplog):
+    pauses = []
+    monkeypatch.setattr(replay.time, "sleep", pauses.append)
+
+    def ask():
+        if len(pauses) < 20:
+            raise TemporaryError("DynamoDB is away.")
+        return "answer"
+
+    with caplog.at_level(logging.WARNING):
+        assert when_answered(ask) == "answer"
+    assert len(pauses) == 20
+    assert max(pauses) <= 5.0
+    assert caplog.text.count("the start waits for an answer") == 20
+    assert "error=DynamoDB is away." in caplog.text
+
+
+def test_a_start_that_is_refused_does_not_wait():
+    def ask():
+        raise SetupError("No permission.")
+
+    with pytest.raises(SetupError, match="No permission"):
+        when_answered(ask)
+
+
+def test_a_table_that_does_not_answer_at_the_end_leaves_the_run_unjudged(start, aws):
+    run = start("--from", "TRIM_HORIZON", "--until", in_seconds(3600))
+    run.until(lambda: run.processed == sorted(BEFORE), "all records")
+    aws.faults.replace([FaultRule("throttle", "dynamodb", "Scan")])
+    assert run.stop() == 1, run.text
+    out = run.output.read_text()
+    assert re.search(r"^all +20 ", out, re.MULTILINE), out
+    assert "whether every shard is done is not known, as the lease table does not answer: " in out
+    assert "Traceback" not in run.text
+
+
 # -- counts and progress -----------------------------------------------------------------------------------------------
 
 
@@ -260,18 +346,28 @@ def test_the_tally_counts_what_was_processed_and_what_was_given_up():
     tally.take("a", [(catalog.RECORDS_DEAD_LETTERED, 3.0)])
     tally.take("a", [(catalog.SKIPPED_RECORDS, 1.0)])
     tally.forget("a")
-    assert tally.lost == 0
     tally.hear(DataLost(shard="b", checkpoint="7:0", resumed_at=None))
     assert tally.counts() == {"a": Count(1, 0, 4), "b": Count(2, 9, 0, 1)}
-    assert tally.lost == 1
     assert table_of(tally.counts()).splitlines()[-1].split() == ["all", "3", "9", "4", "1"]
 
 
-def status(**behind):
+def test_the_reports_of_processes_are_added_up_and_those_that_lack_the_last_are_known():
+    reports = Reports()
+    assert reports.counts() == {}
+    reports.hear((1, 1), report_of({}, is_last=False))
+    reports.hear((2, 1), report_of({"b": Count(1, 10, 1, 1)}, is_last=False))
+    reports.hear((2, 1), report_of({"a": Count(2, 20), "b": Count(3, 30, 1, 1)}, is_last=True))
+    reports.hear((1, 2), report_of({"b": Count(5, 50)}, is_last=True))
+    assert reports.counts() == {"a": Count(2, 20), "b": Count(8, 80, 1, 1)}
+    assert reports.unfinished == 1
+
+
+def status(firsts=None, lag_age=None, **behind):
     leases = tuple(
         LeaseStatus(
             shard=shard, state="reading", thread="", alive=True, checkpoint=None, counter=None, lease_valid_for=None,
-            in_doubt=False, has_answered=True, millis_behind_latest=millis, lag_age=None, call=None, last_error=None,
+            in_doubt=False, has_answered=True, millis_behind_latest=millis, lag_age=lag_age, call=None, last_error=None,
+            first_arrival_millis=(firsts or {}).get(shard),
         )
         for shard, millis in behind.items()
     )  # fmt: skip
@@ -282,18 +378,34 @@ def status(**behind):
 
 
 def test_the_share_of_a_range_is_the_mean_of_its_shards():
-    course = Course(until=1_000)
+    course = Course(0, until=1_000)
     assert course.share(status(), 2_000) == 0.0
     assert course.share(status(a=2_000, b=None), 2_000) == 0.0
     assert course.share(status(a=1_500, b=2_000), 2_000) == 0.25
     assert course.share(status(a=500, b=1_600), 2_000) == 0.7
     assert course.share(status(a=0), 2_000) == 1.0
+    # As it was when the page came, however long its records take.
+    assert Course(0, until=1_000).share(status(a=500, lag_age=1.0), 2_000) == 0.5
+
+
+def test_without_a_time_a_range_begins_at_the_first_record():
+    course = Course(None, until=1_000)
+    assert course.share(status(a=1_500, firsts={"a": 200}), 2_000) == 0.375
+    assert course.share(status(a=1_200, firsts={"a": 200}), 2_000) == 0.75
+    # Without a record there is no better beginning than where it was first seen.
+    assert course.share(status(b=1_500), 2_000) == 0.5
+    assert course.share(status(b=1_250), 2_000) == 0.75
+    assert Course(None, until=1_000).share(status(c=0), 2_000) == 1.0
+    assert Course(2_000, until=1_000).share(status(d=1_500), 2_000) == 0.0
 
 
 def test_the_end_is_estimated_once_enough_is_done_for_it():
-    assert seconds_left(10.0, 0.001) is None
-    assert seconds_left(10.0, 0.25) == 30.0
-    assert seconds_left(10.0, 1.0) == 0.0
+    assert seconds_left(10.0, 0.001, 0.0) is None
+    assert seconds_left(10.0, 0.25, 0.0) == 30.0
+    assert seconds_left(10.0, 1.0, 0.0) == 0.0
+    # What an earlier start has done says nothing of the speed.
+    assert seconds_left(10.0, 0.6, 0.595) is None
+    assert seconds_left(10.0, 0.75, 0.5) == 10.0
 
 
 @pytest.mark.parametrize(
@@ -317,3 +429,13 @@ def test_a_process_that_ends_without_an_error_is_replaced_unless_it_says_that_th
     slot.had_worker, slot.is_run_over = True, is_over
     parent._on_ended(slot, 0)
     assert parent._must_stop() is is_over
+
+
+@pytest.mark.parametrize("code", [0, 3, -9, 70])
+def test_a_process_that_has_said_that_the_run_is_over_leaves_the_verdict_to_the_lease_table(code):
+    parent = Parent(2, "w", ("replay",))
+    for slot in parent._slots:
+        slot.had_worker = slot.is_run_over = True
+        parent._on_ended(slot, code)
+    assert parent._must_stop()
+    assert parent._code == 0

@@ -22,7 +22,7 @@ HEAD = ("ours", "KCL's", "environment", "default", "since", "meaning")
 
 SINCE = dict.fromkeys(
     (
-        "application", "stream", "table_name", "region", "worker_id", "initial_position", "until", "checkpoint_mode", "checkpoint_interval", "max_unacked",
+        "application", "stream", "table_name", "region", "worker_id", "initial_position", "until", "shards", "checkpoint_mode", "checkpoint_interval", "max_unacked",
         "on_error", "retry_timeout", "failover_time", "max_leases", "max_leases_to_steal_at_one_time", "max_records",
         "call_with_empty_batches", "idle_time_between_reads", "max_buffered_bytes", "http_transport", "record_encoding", "shard_sync_interval", "parent_shard_poll_interval",
         "cleanup_interval", "audit_interval", "audit_confidence_threshold", "shutdown_grace", "processor_warn_after",

@@ -192,6 +192,7 @@ def test_the_private_map_has_exactly_the_keys_of_the_table():
         latest_from=1,
         latest_done="7",
         until=9,
+        shards="001",
         begin="LATEST",
         latest_reset=9,
         consumer="app",

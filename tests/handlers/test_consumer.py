@@ -1187,3 +1187,25 @@ def test_options_that_have_no_meaning_are_refused_by_name(kind, options, words):
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
 def test_defaults_that_are_given_are_fine(kind):
     kind("orders-app", stream="orders", checkpoint_mode="ack", on_error="retry", batch_size=None)
+
+
+def test_a_program_gets_no_record_of_a_paused_shard_until_that_is_resumed(consuming):
+    all_of, got = consuming(), []
+    put = all_of.fleet.put(20)
+
+    async def resume(worker):
+        await all_of.sleep(30)
+        worker.resume()
+
+    async def main():
+        async with all_of.open(idle_timeout=60) as consumer:
+            async for record in consumer:
+                got.append((all_of.simulation.now, record.data))
+                if len(got) == 5:
+                    consumer.worker.pause([record.shard_id])
+                    all_of.in_a_thread(resume(consumer.worker), "other")
+
+    all_of.run(main())
+    assert [data for _, data in got] == put
+    resumed = [at - got[4][0] for at, _ in got[5:]]
+    assert 30 <= resumed[0] <= resumed[-1] < 32

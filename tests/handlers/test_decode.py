@@ -265,6 +265,65 @@ def test_a_model_that_names_a_later_one_is_complete_before_the_first_record():
     assert decoder_of(Node)(b'{"children": [{"id": 1}]}').children == [Leaf(id=1)]
 
 
+class Strict(pydantic.BaseModel):
+    model_config = pydantic.ConfigDict(strict=True, extra="forbid")
+    type: str = pydantic.Field(alias="Type")
+    default: list[Leaf]
+    more: tuple[int, ...] = ()
+    padding: str = ""
+
+    @pydantic.field_validator("type")
+    @classmethod
+    def upper(cls, text: str) -> str:
+        return text.upper()
+
+
+LARGE = 70_000
+"""Bytes of padding, with which pydantic ends each list with its first error."""
+WRONG = [
+    b'{"Type": "x", "default": [{"id": "one"}]',
+    b'{"Type": "x", "default": [], "more": ["3"]',
+    b'{"Type": "x", "default": [], "other": 1',
+    b'{"type": "x", "default": []',
+]
+
+
+def padded(data, size):
+    return data + b', "padding": "' + b"x" * size + b'"}'
+
+
+@pytest.mark.parametrize("size", [0, LARGE])
+def test_a_model_says_of_large_data_what_it_says_of_small(size):
+    decode = decoder_of(Strict)
+    found = decode(padded(b'{"Type": "x", "default": [{"id": 1}, {"id": 2}], "more": [3, 4]', size))
+    assert isinstance(found, Strict)
+    assert (found.type, found.default, found.more) == ("X", [Leaf(id=1), Leaf(id=2)], (3, 4))
+    for data in WRONG:
+        with pytest.raises(pydantic.ValidationError):
+            decode(padded(data, size))
+
+
+@pytest.mark.parametrize(("size", "errors"), [(0, 5), (LARGE, 1)])
+def test_a_list_in_large_data_has_one_error(size, errors):
+    with pytest.raises(pydantic.ValidationError) as raised:
+        decoder_of(Strict)(padded(b'{"Type": "x", "default": [1, 2, 3, 4, 5]', size))
+    assert raised.value.error_count() == errors
+
+
+def test_a_model_that_decodes_json_by_itself_does_so_for_large_data_too():
+    class Own(pydantic.BaseModel):
+        @classmethod
+        def model_validate_json(cls, data, **options):
+            return len(data)
+
+    assert decoder_of(Own)(b" " * LARGE) == LARGE
+
+
+def test_a_pydantic_without_that_setting_decodes_large_data_too(monkeypatch):
+    monkeypatch.setitem(sys.modules, "pydantic_core", None)
+    assert decoder_of(Leaf)(b'{"id": 1}' + b" " * LARGE) == Leaf(id=1)
+
+
 def test_a_dataclass_takes_the_library_that_is_there(monkeypatch):
     assert decoder_of(Data)(GOOD) == Data(1)
     monkeypatch.setitem(sys.modules, "msgspec", None)

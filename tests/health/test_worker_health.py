@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 from health_kit import CODES, Outage, ask, codes, is_as_documented, status_of
 
-from pykcl.events import ProcessorReturned, ProcessorSlow, WorkerStopped, WorkerStopping
+from pykcl.events import ProcessorReturned, ProcessorSlow, StopReason, WorkerStopped, WorkerStopping
 from pykcl.testing.fleet import RecordingProcessor
 from pykcl.testing.memory.dynamodb import Fault, denied
 
@@ -200,6 +200,7 @@ def test_a_dead_thread_makes_the_worker_not_live(new_fleet, name):
     assert f"thread {name} died of ThreadStruck" in ask(worker, "/livez")[1]
     assert status_of(worker)["worker"]["failure"] == "InternalError"
     assert fleet.happened(WorkerStopping)[0].cause == "InternalError"
+    assert fleet.happened(WorkerStopping)[0].reason is StopReason.FAILED
 
 
 def test_a_loop_that_does_not_come_to_its_work_makes_the_worker_not_live(new_fleet):
@@ -276,6 +277,21 @@ def test_the_status_tells_every_lease_and_is_frozen(new_fleet):
         status.state = "new"
 
 
+def test_the_status_says_when_the_first_record_of_a_lease_arrived(new_fleet):
+    fleet = new_fleet(shards=1)
+    worker = fleet.start("w1")
+    fleet.wait(lambda: worker.status().leases, 30)
+    (lease,) = worker.status().leases
+    assert lease.first_arrival_millis is None
+    began = fleet.kinesis.now_millis()
+    fleet.wait_delivered(fleet.put(1))
+    first = worker.status().leases[0].first_arrival_millis
+    assert began <= first <= fleet.kinesis.now_millis()
+    fleet.simulation.sleep(5)
+    fleet.wait_delivered(fleet.put(1))
+    assert worker.status().leases[0].first_arrival_millis == first
+
+
 def test_the_last_error_of_a_shard_is_kept_without_a_word_of_the_application(new_fleet):
     fleet = new_fleet(shards=1)
 
@@ -293,3 +309,17 @@ def test_the_last_error_of_a_shard_is_kept_without_a_word_of_the_application(new
     (lease,) = status_of(worker)["worker"]["leases"]
     assert lease["last_error"]["event"] == "ProcessorRaised"
     assert "ValueError" in lease["last_error"]["text"]
+
+
+def test_a_paused_shard_is_named_and_neither_unready_nor_a_trouble(new_fleet):
+    fleet = new_fleet(shards=2)
+    worker = fleet.worker("w1")
+    worker.pause()
+    worker.start()
+    fleet.wait(lambda: worker.initialized, 30, "the worker")
+    fleet.wait(lambda: set(worker.activities.values()) == {"paused"}, 30, "the pause")
+    told = status_of(worker)
+    assert told["ready"]
+    assert told["paused"] == sorted(worker.leases)
+    worker.resume()
+    assert status_of(worker)["paused"] == []

@@ -83,7 +83,7 @@ def test_what_an_ordinary_life_measures(fleet):
         catalog.DATA_LOST, catalog.DROPPED_METRICS, catalog.BATCH_SPLITS, catalog.RECORDS_DEAD_LETTERED,
         catalog.RECORDS_DISCARDED, catalog.RECORDS_FILTERED, catalog.LANE_SHARE,
         catalog.SUBSCRIBE_TO_SHARD.time, catalog.SUBSCRIBE_TO_SHARD.success, catalog.SUBSCRIPTIONS,
-        catalog.SUBSCRIPTION_SILENT, catalog.EVENT_DELAY,
+        catalog.SUBSCRIPTION_SILENT, catalog.EVENT_DELAY, catalog.SHARD_PAUSED,
     }  # fmt: skip
     assert one.seen() | two.seen() == set(CATALOGUE) - rare
 
@@ -496,3 +496,23 @@ def test_measuring_changes_nothing_of_what_the_worker_does():
 
     assert course() == course(metrics="none", metrics_level="DETAILED")
     assert course()[0] == course(metrics_sinks=[Recorder()])[0]
+
+
+@pytest.mark.parametrize("mode", ["auto", "ack"])
+def test_a_shard_is_shown_as_paused_from_the_pause_on_until_it_is_resumed(fleet, mode):
+    class Down(RecordProcessor):
+        def process_records(self, batch):
+            worker.pause([FIRST])
+            raise OSError
+
+    worker, sink = started(fleet, "w1", processor=Down, checkpoint_mode=mode)
+    fleet.put(40)
+    fleet.simulation.sleep(30)
+    assert set(sink.of(catalog.SHARD_PAUSED, FIRST)) == {1.0}
+    assert sink.of(catalog.SHARD_PAUSED, SECOND) == []
+    worker.pause([SECOND])
+    fleet.simulation.sleep(30)
+    worker.resume([SECOND])
+    fleet.simulation.sleep(30)
+    assert set(sink.of(catalog.SHARD_PAUSED, SECOND)) == {0.0, 1.0}
+    assert sink.of(catalog.SHARD_PAUSED, SECOND)[-2:] == [1.0, 0.0]

@@ -117,6 +117,7 @@ def test_a_full_row_of_ours_round_trips():
             10_000,
             until=1_700_000_000_002,
             begin="TRIM_HORIZON",
+            shards="001,007",
         ),
         throughput="1.5",
     )

@@ -20,6 +20,7 @@ from tests.mutants.of_fleets import FLEETS
 from tests.mutants.of_input import INPUT
 from tests.mutants.of_leases import BELIEF
 from tests.mutants.of_native import NATIVE
+from tests.mutants.of_pauses import PAUSES
 from tests.mutants.of_policies import POLICIES
 from tests.mutants.of_producers import PRODUCERS
 from tests.mutants.of_pushes import PUSHES
@@ -37,7 +38,20 @@ def _number(mutant: Mutant) -> tuple[str, int, str]:
 MUTANTS = {
     mutant.name: mutant
     for mutant in sorted(
-        (*ROWS, *BELIEF, *READING, *FLEETS, *POLICIES, *NATIVE, *ACKS, *INPUT, *PUSHES, *PRODUCERS, *RUNS),
+        (
+            *ROWS,
+            *BELIEF,
+            *READING,
+            *FLEETS,
+            *POLICIES,
+            *NATIVE,
+            *ACKS,
+            *INPUT,
+            *PUSHES,
+            *PRODUCERS,
+            *RUNS,
+            *PAUSES,
+        ),
         key=_number,
     )
 }

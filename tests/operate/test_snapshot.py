@@ -4,8 +4,9 @@ import pytest
 from fleet_table import NAME, FleetTable, ended, lease, note, shard
 
 from pykcl.model.lease_item import to_item
+from pykcl.model.shard import short_shard
 from pykcl.operate.hints import hints_of
-from pykcl.operate.snapshot import known_failover, short_shard
+from pykcl.operate.snapshot import known_failover
 from pykcl.operate.states import LeaseState, counts, states_of
 
 MULTI = "123456789012:orders:1790000000"

@@ -1,11 +1,13 @@
 """Shards without a lease: which there are, what each waits for, and for how long it has."""
 
+from dataclasses import replace
+
 import pytest
 from fleet_table import at, ended, lease, note, shard
 
 from pykcl.local.stream import LocalKinesis
 from pykcl.model.checkpoint import AT_LATEST, AT_TRIM_HORIZON, Checkpoint, StartPosition
-from pykcl.model.lease import Standstill
+from pykcl.model.lease import PykclMetadata, Standstill
 from pykcl.model.shard import Shard
 from pykcl.operate.lag import KinesisLag, ShardLag, total_of, with_standstills, with_unleased
 from pykcl.operate.unleased import unleased_shards
@@ -31,6 +33,12 @@ def unleased(shards, *leases, start=LATEST, unreadable=()):
 def test_the_children_of_a_shard_that_has_not_ended_wait_for_it():
     shards = [closed(0), opened(1, 0), opened(2, 0)]
     assert unleased(shards, lease(0, "w1")) == {shard(1): (shard(0),), shard(2): (shard(0),)}
+
+
+def test_a_run_over_some_shards_lacks_no_other():
+    run = PykclMetadata(until=1, shards="000")
+    shards = [closed(0), opened(1), opened(2, 0), opened(3)]
+    assert unleased(shards, replace(lease(0, "w1"), metadata=run)) == {shard(2): (shard(0),)}
 
 
 def test_all_generations_wait_for_the_nearest_ancestor_that_has_a_row():

@@ -34,5 +34,22 @@ class FleetChaos(Chaos):
             "F15.reset": self._operators.move_checkpoint_and_counter,
             "F15.ranges": self._operators.drop_ranges,
             "F20": self._start_java,
+            "F25": self._pause,
         }
         return dict(sorted(found.items(), key=lambda entry: family(entry[0])))
+
+    def _pause(self, rng: random.Random) -> bool:
+        """Pause some shards of a worker, or all and those that come, and resume them later."""
+        host = self._any_host(rng)
+        if host is None:
+            return False
+        worker, seconds = host.worker, rng.choice([0.0, 1.0, rng.uniform(0, 60)])
+        shards = None if rng.random() < 0.3 else [key for key in worker.leases if rng.random() < 0.5]
+
+        def resume() -> None:
+            self._world.simulation.sleep(seconds)
+            worker.resume(shards)
+
+        worker.pause(shards)
+        self._world.simulation.spawn(f"resume-{host.name}", "operator", resume)
+        return True

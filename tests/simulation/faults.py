@@ -30,6 +30,7 @@ _OF_FLEETS = (
         (0.03, 0.06, 0.1),
     ),
     Kind("F20", "Java KCL 2.x workers share the lease table", (0.4, 0.8)),
+    Kind("F25", "shards of a worker are paused for up to a minute, or all of them", PER_STEP),
     Kind("F6.adopt", "a lease that a leader assigned was adopted, the answer is lost", (0.02, 0.1, 0.3)),
     Kind("F6.hand_over", "a lease was handed over, the answer is lost", (0.02, 0.1, 0.3)),
     Kind("F6.report", "metrics were reported, the answer is lost", (0.02, 0.1, 0.3)),

@@ -53,6 +53,11 @@ class FleetQuiescence(Quiescence):
         self._everybody_stops()
         self._losses_were_reported()
 
+    def _heal(self) -> None:
+        for host in self._fleet.workers():
+            host.worker.resume()
+        super()._heal()
+
     def _leave(self, name: str) -> None:
         host = self._fleet.alive[name]
         if isinstance(host, JavaHost):

@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from datetime import UTC, datetime
 
-from pykcl.events import Event, WorkerStopping
+from pykcl.events import Event, StopReason, WorkerStopping
 from pykcl.testing.runtime import EPOCH_MILLIS
 from pykcl.testing.simulation.delivery import Position, ShardRecords
 from pykcl.testing.simulation.guarantees import Guarantee
@@ -54,7 +54,7 @@ class UntilWorld(CheckedWorld):
 
     def _heard(self, host: str, event: Event) -> None:
         super()._heard(host, event)
-        if isinstance(event, WorkerStopping) and "until" in event.cause:
+        if isinstance(event, WorkerStopping) and event.reason is StopReason.RUN_OVER:
             self._is_over_for(host)
 
     def _is_over_for(self, host: str) -> None:

@@ -40,6 +40,9 @@ def test_the_page_believes_a_worker_about_its_own_leases_only(live_table, worker
         assert whole["rows"][shard(1)]["lag"]["behind"] == 4.2
         assert "lag" not in whole["rows"][shard(2)]
         assert whole["owners"]["w"]["says"]["state"] == "running"
+        assert whole["owners"]["w"]["says"]["paused"] == 0
+        worker.status = json.dumps(status(paused=True)).encode()
+        browser.state(lambda told: told["owners"]["w"]["says"]["paused"] == 1)
 
 
 def test_a_worker_that_stalls_and_one_that_falls_silent_make_events(live_table, worker):

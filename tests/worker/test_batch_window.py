@@ -126,7 +126,7 @@ def test_gathered_bytes_stay_taken_from_the_memory_until_they_are_delivered_or_d
         window.give_back()
         # One record is left.
         assert not memory.reserve(901, give_up=lambda: True, timeout=0.0)
-        window.clear()
+        memory.release(window.clear())
         assert memory.reserve(1000, give_up=lambda: True, timeout=0.0)
 
 

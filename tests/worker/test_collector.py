@@ -12,7 +12,7 @@ import pytest
 from pykcl import RecordProcessor, Worker
 from pykcl.local import local_environment
 from pykcl.local.server import LocalAws
-from pykcl.worker import worker as module
+from pykcl.worker import collector as module
 
 START = {"initial_position": "TRIM_HORIZON"}
 
@@ -71,7 +71,7 @@ def test_a_threshold_that_is_higher_already_stays(untouched):
 def test_freed_pages_of_the_largest_size_return_to_the_system(monkeypatch):
     """Blocks of 10 MiB, freed and asked for again, as pages are: glibc keeps them by default."""
     program = """
-from pykcl.worker.worker import return_large_blocks
+from pykcl.worker.collector import return_large_blocks
 
 def resident():
     with open("/proc/self/status") as lines:

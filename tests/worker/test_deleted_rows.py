@@ -11,7 +11,7 @@ from pykcl.model.checkpoint import Checkpoint
 from pykcl.model.lease import Lease
 from pykcl.model.lease_writes import to_item
 from pykcl.testing.fleet import STREAM, TABLE, RecordingProcessor
-from pykcl.testing.memory.dynamodb import Fault
+from pykcl.testing.memory.dynamodb import Fault, throttled
 from pykcl.testing.runtime import EPOCH_MILLIS
 
 SHARD = "shardId-000000000000"
@@ -188,6 +188,34 @@ def test_a_loss_is_reported_where_a_shard_expires_before_its_row_is_back(new_fle
     for name, worker in workers.items():
         if is_held or name != owner:
             worker.stop()
+
+
+def test_a_loss_is_reported_where_the_children_of_a_deleted_row_are_the_oldest_shards_that_are_left(
+    new_fleet,
+):
+    """Simulation 54876183001: their leases say that the parent was read, and the last trace of its rest is gone."""
+    now = lambda: 0.0  # noqa: E731
+    fleet = new_fleet(shards=2, clock=lambda: EPOCH_MILLIS + int(now() * 1000))
+    now = lambda: fleet.simulation.now  # noqa: E731
+    workers = {name: fleet.start(name, **{**OPTIONS, "shard_sync_interval": 60.0}) for name in ("w1", "w2")}
+    fleet.wait(lambda: all(worker.wait_ready(0.0) for worker in workers.values()))
+    fleet.wait_delivered(fleet.put(20))
+    fleet.simulation.sleep(15.0)
+    read, owner = fleet.rows()[SHARD].checkpoint, fleet.owners()[SHARD]
+    fleet.simulation.kill(owner)
+    fleet.kinesis.split(STREAM, SHARD)
+    fleet.dynamodb.fault = lambda operation, params: (
+        Fault(before=throttled(operation)) if operation == "PutItem" else None
+    )
+    _delete(fleet, SHARD)
+    fleet.simulation.sleep(30.0)
+    now = lambda: fleet.simulation.now + 25 * 3600.0  # noqa: E731
+    fleet.simulation.sleep(90.0)
+    fleet.dynamodb.fault = None
+    fleet.simulation.sleep(300.0)
+    assert {lease.owner for lease in fleet.rows().values()} == {"w1", "w2"} - {owner}
+    lost = [(event.shard, event.checkpoint, event.resumed_at) for event in fleet.happened(DataLost)]
+    assert lost == [(SHARD, str(read), None)]
 
 
 def test_the_row_of_a_parent_that_is_still_read_comes_back_though_its_child_has_a_lease(new_fleet):

@@ -9,12 +9,21 @@ import pytest
 
 from pykcl.config import Config
 from pykcl.errors import ConfigError, FatalError, SetupError
-from pykcl.events import DataLost
+from pykcl.events import DataLost, StopReason, WorkerStopping
 from pykcl.handlers.functions import Context, handler
 from pykcl.model.checkpoint import AT_SHARD_END
 from pykcl.model.kpl import aggregate
+from pykcl.model.lease import Lease, PykclMetadata
 from pykcl.model.record import Record
-from pykcl.planning.run_end import OUT_OF_ORDER_MILLIS, is_finished, is_over, records_before
+from pykcl.model.shard import Shard
+from pykcl.planning.run_end import (
+    OUT_OF_ORDER_MILLIS,
+    chosen_part,
+    is_finished,
+    is_over,
+    part_of_run,
+    records_before,
+)
 from pykcl.testing.fleet import STREAM, TABLE, Fleet, RecordingProcessor
 from pykcl.testing.runtime import EPOCH_MILLIS, Simulation
 from pykcl.times import format_time
@@ -101,15 +110,17 @@ def test_an_end_that_is_none_or_contradicts_something_is_refused(options, words)
 class Run:
     """A run over a stream that is written to, and resharded, before, in and after the range."""
 
-    def __init__(self, seed, until=60):
+    def __init__(self, seed, until=60, chosen=()):
+        """chosen: shards that the run is given, of at least three; none: it reads all."""
         self.simulation = Simulation(seed=seed)
+        self.chosen, self.shard_of = chosen, {}
         self.random, self.until = Random(seed), until
         self.begin = self.random.choice([None, 10, 25])
         self.arrived = {}
 
     def __enter__(self):
         self.simulation.__enter__()
-        self.fleet = Fleet(self.simulation, shards=self.random.randint(1, 3))
+        self.fleet = Fleet(self.simulation, shards=3 if self.chosen else self.random.randint(1, 3))
         return self
 
     def __exit__(self, *error):
@@ -124,10 +135,11 @@ class Run:
             if self.random.random() < 0.2:
                 payloads = [f"{number}.{part}".encode() for part in range(3)]
                 for blob in aggregate([(f"k{number}", None, payload) for payload in payloads]):
-                    self.fleet.kinesis.put_record(STREAM, blob.data, f"k{number}")
+                    put = self.fleet.kinesis.put_record(STREAM, blob.data, f"k{number}")
             else:
                 payloads = [b"%d" % number]
-                self.fleet.kinesis.put_record(STREAM, payloads[0], f"k{number}")
+                put = self.fleet.kinesis.put_record(STREAM, payloads[0], f"k{number}")
+            self.shard_of.update(dict.fromkeys(payloads, put.shard_id))
             self.arrived.update(dict.fromkeys(payloads, at))
             if self.random.random() < 0.05:
                 self.reshard()
@@ -149,6 +161,8 @@ class Run:
         options = {"until": time_at(self.until), "max_records": 7, **options}
         if self.begin is not None:
             options["initial_position"] = time_at(self.begin)
+        if self.chosen:
+            options["shards"] = ",".join(self.chosen)
         return self.fleet.start(name, **options)
 
     def wait_until_over(self, *workers, timeout=300.0):
@@ -158,7 +172,22 @@ class Run:
     @property
     def wanted(self):
         first, limit = millis_at(self.begin or 0), millis_at(self.until)
-        return {payload for payload, at in self.arrived.items() if first <= at < limit}
+        return {
+            payload
+            for payload, at in self.arrived.items()
+            if first <= at < limit and self.shard_of[payload] in self.read
+        }
+
+    @property
+    def read(self):
+        """The shards that the run reads."""
+        shards = self.fleet.kinesis.list_shards(STREAM, operation=None)
+        found = {f"shardId-{int(name):012d}" for name in self.chosen} or {one.shard_id for one in shards}
+        while more := {
+            one.shard_id for one in shards if one.shard_id not in found and found.intersection(one.parents)
+        }:
+            found |= more
+        return found
 
     def check(self):
         delivered = set(self.fleet.ledger.payloads)
@@ -190,6 +219,112 @@ def test_a_run_of_several_workers_of_which_some_die_loses_nothing_and_all_others
         third = run.start("w3")
         run.wait_until_over(second, third)
         run.check()
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_run_over_some_shards_reads_them_and_what_comes_after_them_and_nothing_else(seed):
+    with Run(seed, until=80, chosen=("0", "2") if seed % 2 else ("1",)) as run:
+        run.write(30)
+        workers = [run.start("w1")]
+        run.write(20)
+        workers.append(run.start("w2"))
+        run.write(50)
+        run.wait_until_over(*workers)
+        run.check()
+        assert run.fleet.rows().keys() <= run.read
+        assert {lease.metadata.shards for lease in run.fleet.rows().values()} == {
+            "000,002" if seed % 2 else "001"
+        }
+        assert run.fleet.happened(DataLost) == []
+
+
+@pytest.mark.parametrize("chosen", ["0", "1", "0,1"])
+def test_the_child_of_a_merge_is_read_if_one_of_its_parents_is(new_fleet, chosen):
+    """It is reached through the end of its parent, whose reader makes its lease."""
+    fleet = new_fleet(shards=3)
+    first, second, _ = fleet.open_shards()
+    worker = fleet.start("w1", until=time_at(100), shards=chosen)
+    fleet.simulation.sleep(20)
+    fleet.kinesis.merge(STREAM, first, second)
+    fleet.simulation.sleep(20)
+    child = "shardId-000000000003"
+    put = fleet.put(30)
+    fleet.wait(lambda: worker.join(0.0), 200.0)
+    read = {(first, second)[int(number)] for number in chosen.split(",")}
+    assert fleet.rows().keys() == {*read, child}
+    assert set(fleet.ledger.payloads) < set(put)
+    assert set(fleet.rows()[child].parents) == set(read)
+
+
+def test_a_shard_that_the_stream_does_not_have_is_refused_with_those_it_has(new_fleet):
+    fleet = new_fleet(shards=2)
+    worker = fleet.start("w1", until=time_at(100), shards="1,7")
+    fleet.wait(lambda: worker.failure is not None)
+    assert isinstance(worker.failure, FatalError)
+    assert "lists no shardId-000000000007" in str(worker.failure)
+    assert "lists 2: shardId-000000000000, shardId-000000000001. Do: name shards" in str(worker.failure)
+    assert fleet.rows() == {}
+
+
+def test_a_chosen_shard_that_has_expired_goes_on_by_its_row(new_fleet):
+    fleet = new_fleet(shards=2)
+    put = fleet.put(10)
+    first = fleet.start("w1", until=time_at(100), shards="0")
+    fleet.simulation.sleep(10)
+    first.stop()
+    second = fleet.worker("w2", until=time_at(100), shards="shardId-000000000000")
+    _, stream = second._adapters
+    whole = stream.list_shards
+    stream.list_shards = lambda: replace(listing := whole(), shards=listing.shards[1:])
+    second.start()
+    fleet.wait(lambda: second.join(0.0), 200.0)
+    assert second.failure is None
+    assert set(fleet.ledger.payloads) < set(put)
+
+
+def test_a_part_of_a_stream_is_whole_in_itself():
+    shards = [
+        Shard("a"),
+        Shard("b"),
+        Shard("ab", ("a", "b")),
+        Shard("c"),
+        Shard("d", ("gone",)),
+        Shard("e", ("ab",)),
+    ]
+    assert chosen_part(shards, (), {}) == tuple(shards)
+    assert chosen_part(shards, ("a",), {}) == (Shard("a"), Shard("ab", ("a",)), Shard("e", ("ab",)))
+    assert chosen_part(shards, ("ab", "c"), {}) == (Shard("ab"), Shard("c"), Shard("e", ("ab",)))
+    # What operates on the table sees the same part.
+    run = {"c": Lease("c", AT_SHARD_END, metadata=PykclMetadata(until=1, shards="c"))}
+    assert part_of_run(shards, run) == (Shard("c"),)
+    assert part_of_run(shards, {"c": Lease("c", AT_SHARD_END)}) == tuple(shards)
+    # Its parent is listed no more, and its row leads there.
+    row = Lease("gone", AT_SHARD_END, parents=("c",))
+    assert chosen_part(shards, ("c",), {"gone": row}) == (Shard("c"), Shard("d", ("gone",)))
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"shards": "1"}, "shards='1' needs until"),
+        ({"shards": " , ", "until": time_at(5)}, "names no shard"),
+        (
+            {"shards": "1", "until": time_at(5), "initial_position": "LATEST"},
+            "contradicts initial_position='LATEST'",
+        ),
+        (
+            {
+                "shards": ",".join(map(str, range(600))),
+                "until": time_at(5),
+                "initial_position": "TRIM_HORIZON",
+            },
+            "more than the rows can say",
+        ),
+    ],
+)
+def test_a_choice_of_shards_that_is_none_or_contradicts_something_is_refused(options, words):
+    with pytest.raises(ConfigError, match=words):
+        Config(application="orders-app", stream="orders", **options)
 
 
 def test_a_run_whose_end_is_to_come_waits_for_it_and_ends_soon_after(new_fleet):
@@ -231,6 +366,7 @@ def test_an_empty_stream_ends_at_once(new_fleet):
     fleet.wait(lambda: worker.join(0.0), 30.0)
     assert fleet.simulation.now < began + 10.0
     assert worker.failure is None
+    assert [event.reason for event in fleet.happened(WorkerStopping)] == [StopReason.RUN_OVER]
 
 
 def test_a_worker_that_comes_when_the_run_is_over_delivers_nothing_and_ends(new_fleet):
@@ -424,14 +560,25 @@ BEGUN = {"until": time_at(500), "initial_position": time_at(1)}
         (BEGUN, {**BEGUN, "until": time_at(501)}, "a run from 20.* until 20.*, or that range"),
         (BEGUN, {**BEGUN, "initial_position": time_at(2)}, "a run from 20.* until 20.*, or that range"),
         (BEGUN, {"until": time_at(500)}, "a run from 20.* until 20.*, or that range"),
+        (BEGUN, {**BEGUN, "shards": "1"}, "a run from 20.* until 20.*, or that range"),
+        ({**BEGUN, "shards": "1"}, BEGUN, "a run of the shards 001 from 20.* until 20.*, or that range"),
     ],
-    ids=["an application's", "a run's", "another end's", "another beginning's", "one from a time on"],
+    ids=[
+        "an application's",
+        "a run's",
+        "another end's",
+        "another beginning's",
+        "one from a time on",
+        "all shards",
+        "one shard",
+    ],
 )
 def test_a_table_of_something_else_is_refused_and_not_touched(new_fleet, first, second, words):
     fleet = new_fleet(shards=2)
     worker = fleet.start("w1", **first)
     fleet.simulation.sleep(5)
-    fleet.wait_delivered(fleet.put(10))
+    fleet.put(10)
+    fleet.wait(lambda: fleet.ledger.payloads)
     worker.stop()
     before = fleet.items()
     with pytest.raises(FatalError, match=words):

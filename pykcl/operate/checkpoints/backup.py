@@ -19,7 +19,7 @@ from pykcl.model.checkpoint import AT_TRIM_HORIZON, Checkpoint
 from pykcl.model.lease import AttributeValue, Lease, PendingCheckpoint
 from pykcl.model.lease_item import CHECKPOINT_OWNER, LEASE_OWNER, parse_row, to_item
 from pykcl.model.metered_json import NotJson, read_json
-from pykcl.model.shard import StreamDescription
+from pykcl.model.shard import StreamDescription, full_shard_id
 from pykcl.operate.checkpoints.plan import (
     Plan,
     Situation,
@@ -30,7 +30,6 @@ from pykcl.operate.checkpoints.plan import (
     reset_step,
     step_to,
 )
-from pykcl.operate.snapshot import full_shard_id
 from pykcl.times import format_time
 
 FORMAT = "pykcl checkpoints 1"

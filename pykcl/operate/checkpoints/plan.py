@@ -197,7 +197,7 @@ def creation_step(
 ) -> Step:
     """Return the step that creates a row for a shard without one, in the run that the other rows belong to."""
     stream, leases = situation.stream, situation.leases.values()
-    begin, until = next(map(range_of, leases), NO_END)
+    begin, until, shards = next(map(range_of, leases), NO_END)
     row = Lease(
         shard.shard_id,
         to,
@@ -205,7 +205,11 @@ def creation_step(
         children=children,
         hash_range=shard.hash_range,
         metadata=PykclMetadata(
-            stream_arn=stream.arn, stream_created_at=stream.created_at, until=until, begin=begin
+            stream_arn=stream.arn,
+            stream_created_at=stream.created_at,
+            until=until,
+            begin=begin,
+            shards=shards,
         ),
     )
     return Step(shard.shard_id, "create", None, row, found, why)

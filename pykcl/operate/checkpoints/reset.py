@@ -9,6 +9,7 @@ between two rows, a fleet reads the table without skipping records, and the same
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import replace
 
 from pykcl.errors import ConfigError, PyKclError, Refused, ShardGone, TemporaryError
 from pykcl.interfaces import LeaseTable, Stream
@@ -29,6 +30,7 @@ from pykcl.operate.checkpoints.plan import (
     unfinished_ancestors,
 )
 from pykcl.operate.checkpoints.search import ShardSearch, skip_records
+from pykcl.planning.run_end import part_of_run
 from pykcl.runtime import Runtime, parallel_map
 from pykcl.times import format_time
 
@@ -168,8 +170,10 @@ def read_situation(table: LeaseTable, stream: Stream) -> Situation:
     table.prepare(create=False)
     description = stream.describe()
     # In this order: a scan older than the listing could miss the row of a listed shard.
-    listing = stream.list_shards()
-    return Situation(description, listing, table.scan().rows, stream.server_time_millis())
+    listing, rows = stream.list_shards(), table.scan().rows
+    leases = {row.key: row for row in rows if isinstance(row, Lease)}
+    listing = replace(listing, shards=part_of_run(listing.shards, leases))
+    return Situation(description, listing, rows, stream.server_time_millis())
 
 
 def plan_reset_to(

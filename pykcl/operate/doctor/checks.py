@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 
+from pykcl.model.shard import short_shard
 from pykcl.operate.aws.iam import actions_of
 from pykcl.operate.doctor.consumers import check_consumers
 from pykcl.operate.doctor.facts import (
@@ -22,7 +23,6 @@ from pykcl.operate.doctor.letters import check_letters
 from pykcl.operate.doctor.members import check_members
 from pykcl.operate.doctor.progress import check_lag, check_progress, check_unleased, in_hours
 from pykcl.operate.doctor.puts import check_puts
-from pykcl.operate.snapshot import short_shard
 from pykcl.planning.fleet_protocol import FleetKind
 
 SPARE_CONNECTIONS = 12

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from pykcl.model.lease_item import is_lease_key
+from pykcl.model.shard import short_shard
 from pykcl.operate.doctor.facts import Facts, TableFacts
 from pykcl.operate.doctor.findings import Finding, command, found, listed
 from pykcl.operate.fleet import FleetOverview, Member, Standing, ids_of_shards, leader_text
-from pykcl.operate.snapshot import short_shard
 from pykcl.times import format_duration
 
 _OWN_NAME = "drop worker_id (workerId): every process then gets a name of its own"

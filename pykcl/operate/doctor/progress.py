@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from pykcl.model.lease import Lease, Standstill
+from pykcl.model.shard import short_shard
 from pykcl.operate.doctor.facts import Facts, StreamFacts
 from pykcl.operate.doctor.findings import Finding, command, found, listed, many
 from pykcl.operate.hints import MANY_SWITCHES, standstill_of
-from pykcl.operate.snapshot import short_shard
 from pykcl.times import format_duration
 
 NEAR, AT = 0.5, 0.9

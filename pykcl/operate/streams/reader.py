@@ -26,8 +26,8 @@ from pykcl.model.checkpoint import Checkpoint, ReadFrom, StartPosition
 from pykcl.model.kpl import deaggregate_batch
 from pykcl.model.lease import Lease, first_read
 from pykcl.model.record import Record
-from pykcl.model.shard import Shard, range_of_aggregates
-from pykcl.operate.snapshot import TableSnapshot, full_shard_id
+from pykcl.model.shard import Shard, full_shard_id, range_of_aggregates
+from pykcl.operate.snapshot import TableSnapshot
 from pykcl.planning.shard_graph import FamilyTree
 from pykcl.runtime import Event, Runtime
 from pykcl.times import format_time, parse_duration, parse_time

@@ -125,6 +125,7 @@ function chip(owner) {
   if (owner.kind !== "unknown") parts.push(owner.kind);
   if (owner.stale) parts.push(owner.stale >= owner.leases ? "silent" : `${owner.stale} stale`);
   if (owner.says?.stalled) parts.push("stalled");
+  if (owner.says?.paused) parts.push(owner.says.paused >= owner.leases ? "paused" : `${owner.says.paused} paused`);
   return parts.join(" · ");
 }
 

@@ -90,13 +90,15 @@ def test_both_parents_of_a_merge_have_a_row_or_neither():
 def test_rows_that_are_put_back_carry_the_range_of_the_run_that_the_others_belong_to():
     """Else its workers would refuse the table, as one that it shares with an application."""
     shards = [shard("a", closed=True), shard("b", closed=True), shard("c", "a", "b")]
-    note = PykclMetadata(stream_arn=ARN, stream_created_at=1_000, until=9_000, begin="TRIM_HORIZON")
+    note = PykclMetadata(
+        stream_arn=ARN, stream_created_at=1_000, until=9_000, begin="TRIM_HORIZON", shards="a,b"
+    )
     around = situation(shards, Lease("c", AT_SHARD_END, metadata=note))
     plan = plan_reset(around, {"a": later(), "b": earlier(), "c": EMPTY}, whole=True)
     assert [(step.action, range_of(step.new)) for step in plan.steps] == [
-        ("create", ("TRIM_HORIZON", 9_000)),
-        ("create", ("TRIM_HORIZON", 9_000)),
-        ("reset", ("TRIM_HORIZON", 9_000)),
+        ("create", ("TRIM_HORIZON", 9_000, "a,b")),
+        ("create", ("TRIM_HORIZON", 9_000, "a,b")),
+        ("reset", ("TRIM_HORIZON", 9_000, "a,b")),
     ]
 
 

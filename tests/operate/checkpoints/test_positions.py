@@ -3,9 +3,9 @@
 import pytest
 
 from pykcl.errors import ConfigError
+from pykcl.model.shard import full_shard_id
 from pykcl.operate.checkpoints.backup import read_positions
 from pykcl.operate.checkpoints.plan import parse_position
-from pykcl.operate.snapshot import full_shard_id
 
 
 def test_positions_and_shards():

@@ -72,7 +72,7 @@ class RowChecker:
 
     def edited(self, key: str, row: Item) -> None:
         """Note that somebody changed the row by hand: a scan may have shown to others that its shard was begun."""
-        if checkpoint_position(row)[0] >= 0:
+        if checkpoint_position(row) >= AT_LATEST:
             self._started.add(key)
 
     def request_sent(self, operation: str, params: Params, host: str) -> None:

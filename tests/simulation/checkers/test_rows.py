@@ -149,6 +149,14 @@ def test_a_deletion_needs_the_end_and_children_started_or_that_the_shard_is_gone
     assert found is (None if allowed else Guarantee.DELETION_BY_EVIDENCE)
 
 
+def test_a_deletion_after_an_operator_moved_the_child_to_latest_and_its_owner_moved_it_back(rows):
+    """Seed 54876183243: whoever deletes by a scan that is a moment old saw the child at LATEST."""
+    rows.table["child"] = row("AT_TIMESTAMP")
+    rows.checker.edited("child", row("LATEST"))
+    del rows.table["parent"]
+    assert _changed(rows, row("SHARD_END"), None, operation="DeleteItem") is None
+
+
 # -- beliefs ---------------------------------------------------------------------------------------------------
 
 
