@@ -212,6 +212,12 @@ class LeaderChecker:
         self._lock_since = self._now()
         if before is not None and "recordVersionNumber" in before:
             self._destroyed.add(str(before["recordVersionNumber"].get("S")))
+            # Its owner may not have heard yet of the version that it wrote last. Seed 97411544242.
+            self._destroyed.update(
+                str(holder.version)
+                for host, holder in self._holders.items()
+                if before.get("ownerName") == {"S": self._worker_ids.get(host, host)}
+            )
 
     def stopped(self, host: str, row: Item | None, *, must_be_released: bool) -> None:
         """Check that a worker that has stopped leaves no lock behind. must_be_released: nothing kept it from that."""

@@ -98,9 +98,10 @@ def test_a_java_worker_believes_for_the_whole_duration(setting):
     assert "w1 and java1 both believe" in setting.broken()
 
 
-def test_a_lock_that_somebody_replaced_by_hand_is_no_second_one(setting):
+@pytest.mark.parametrize("is_heard", [True, False], ids=["answered", "no answer yet"])
+def test_a_lock_that_somebody_replaced_by_hand_is_no_second_one(setting, is_heard):
     setting.holds("w1", VERSION)
-    setting.checker.replaced_by_hand(lock())
+    setting.checker.replaced_by_hand(lock(version=VERSION if is_heard else VERSION + "x"))
     setting.holds("w2", OTHER)
     setting.violations.check()
 
