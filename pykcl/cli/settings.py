@@ -168,6 +168,7 @@ def settings_of(
     profile, endpoint (URL): for every service, before what the file says. lease_store: before PYKCL_LEASE_STORE.
     """
     refuse_two_files(properties, config_file)
+    lease_store = lease_store or os.environ.get(LEASE_STORE) or None
     if use_local and (profile or endpoint):
         flag = "--profile" if profile else "--endpoint-url"
         raise click.UsageError(f"{flag} and --local do not go together. Drop one of them.")
@@ -182,7 +183,7 @@ def settings_of(
         base = options_of(found.config) | of_local
         specs = found.clients
     elif config_file is not None:
-        options, specs = _from_toml(config_file)
+        options, specs = _from_toml(config_file, lease_store)
         base |= options
     if (
         entry_point == "kclpy"
@@ -203,7 +204,7 @@ def settings_of(
         None if use_local else specs,
         found.executable if found else (),
         found.timeout if found else None,
-        lease_store or os.environ.get(LEASE_STORE) or None,
+        lease_store,
     )
 
 
@@ -231,8 +232,15 @@ def from_arguments(pairs: Iterable[str]) -> dict[str, Any]:
     return from_texts(split, lambda name: f"--option {name}")
 
 
-def _from_toml(path: Path) -> tuple[Mapping[str, Any], Mapping[str, ClientSpec] | None]:
+def _from_toml(
+    path: Path, lease_store: str | None
+) -> tuple[Mapping[str, Any], Mapping[str, ClientSpec] | None]:
     found = read_toml(path)
+    if lease_store is not None and "dynamodb" in found.clients:
+        raise ConfigError(
+            f"{found.source}: [clients.dynamodb] and the lease store {lease_store} both say where the leases are. Do: "
+            "drop one of them."
+        )
     specs = specs_in(found)
     if "application" in found.options and "stream" in found.options:
         # By itself first, so that an error in the file is reported with the name of the file.

@@ -314,8 +314,9 @@ class _File:
         except BaseException:
             self.connection.close()
             raise
-        # Most rows are as the scan before found them, and need not be parsed again.
-        self._known: dict[tuple[str, str], tuple[str, Item]] = {}
+        # Most rows are as the scan before found them, and need neither be parsed nor measured again.
+        self._tables: dict[str, tuple[tuple[str, str], Table]] = {}
+        self._known: dict[str, dict[str, tuple[str, Item]]] = {}
 
     def begin(self, *, writes: bool) -> None:
         self.ask("BEGIN IMMEDIATE" if writes else "BEGIN")
@@ -338,13 +339,19 @@ class _File:
         found = self.ask("SELECT id, made_by FROM tables WHERE name = ?", name).fetchone()
         if found is None:
             return None
-        device, number = self.place or (0, 0)
-        return Table(json.loads(found[1]), 0, f"{found[0]}-{device:x}-{number:x}")
+        known, table = self._tables.get(name, (None, None))
+        if table is None or known != found:
+            device, number = self.place or (0, 0)
+            table = Table(json.loads(found[1]), 0, f"{found[0]}-{device:x}-{number:x}")
+            self._tables[name] = found, table
+        return table
 
     def rows(self, name: str) -> dict[str, Item]:
         """All rows of a table by key."""
         found = self.ask("SELECT key, item FROM leases WHERE name = ?", name).fetchall()
-        return {key: self._item(name, key, text) for key, text in found}
+        items = {key: self._item(name, key, text) for key, text in found}
+        self._known[name] = {key: (text, items[key]) for key, text in found}
+        return items
 
     def row(self, name: str, key: str) -> dict[str, Item]:
         """That row, by its key; empty if there is none."""
@@ -352,11 +359,11 @@ class _File:
         return {} if found is None else {key: self._item(name, key, found[0])}
 
     def _item(self, name: str, key: str, text: str) -> Item:
-        known = self._known.get((name, key))
-        if known is None or known[0] != text:
-            item = read_json(text.encode())
-            known = self._known[name, key] = (text, with_bytes(item) if '"B' in text else item)
-        return known[1]
+        known = self._known.get(name, {}).get(key)
+        if known is not None and known[0] == text:
+            return known[1]
+        item = read_json(text.encode())
+        return with_bytes(item) if '"B' in text else item
 
 
 def _prepare(connection: sqlite3.Connection, path: Path) -> None:

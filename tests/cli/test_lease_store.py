@@ -165,3 +165,11 @@ def test_an_address_of_no_store_is_refused_at_once(start):
     run = start("--lease-store", "postgresql://orders")
     assert run.process.wait(GUARD) == 78
     assert "The lease store 'postgresql://orders' is no address of one. Do: name an SQLite file" in run.text
+
+
+def test_a_file_that_says_how_to_reach_dynamodb_is_refused_beside_a_lease_store(aws, address, tmp_path):
+    file = tmp_path / "pykcl.toml"
+    file.write_text('application = "orders-b"\nstream = "orders"\n[clients.dynamodb]\nregion = "eu-west-1"\n')
+    code, text = command(aws, address, "run", "--config", str(file), "program:Orders")
+    assert code == 78, text
+    assert f"[clients.dynamodb] and the lease store {address} both say where the leases are" in text

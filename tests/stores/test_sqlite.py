@@ -185,14 +185,22 @@ def test_a_file_that_another_process_has_locked_makes_a_write_unknown_and_then_g
     assert isinstance(written(table, create), Applied)
 
 
-def test_a_full_disk_is_temporary_and_changes_nothing(path, store, table):
-    store._file.connection.execute("PRAGMA max_page_count = 1")
+def test_a_full_disk_is_temporary_and_changes_nothing(path, store, table, monkeypatch):
+    whole = sqlite._prepare
+
+    def prepare(connection, path):
+        whole(connection, path)
+        connection.execute("PRAGMA max_page_count = 1")
+
+    monkeypatch.setattr(sqlite, "_prepare", prepare)
+    store.close()
     state = lease_writes.PendingCheckpoint(Checkpoint("2"), bytes(100_000))
     answer = written(table, lease_writes.create(Lease(KEY, Checkpoint("1"), pending=state)), seconds=0.1)
     assert isinstance(answer, Unknown)
     assert "is its disk full?" in answer.cause
     assert table.scan().rows == ()
-    store._file.connection.execute("PRAGMA max_page_count = 100000")
+    monkeypatch.undo()
+    store.close()
     assert isinstance(written(table, lease_writes.create(Lease(KEY, Checkpoint("1")))), Applied)
 
 
