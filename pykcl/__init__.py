@@ -71,7 +71,7 @@ if TYPE_CHECKING:
         LoopStatus,
         WorkerStatus,
     )
-    from pykcl.stores.sqlite import SQLiteLeaseTable
+    from pykcl.stores import SQLiteLeaseTable
     from pykcl.worker.options import DeadLetters
     from pykcl.worker.worker import Worker
 
@@ -206,7 +206,7 @@ _HOMES = {
     "RecordRefused": "pykcl.errors",
     "Reject": "pykcl.processor",
     "RestartShard": "pykcl.errors",
-    "SQLiteLeaseTable": "pykcl.stores.sqlite",
+    "SQLiteLeaseTable": "pykcl.stores",
     "SetupError": "pykcl.errors",
     "ShardEndedInput": "pykcl.processor",
     "ShutdownRequestedInput": "pykcl.processor",

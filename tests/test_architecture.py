@@ -21,7 +21,7 @@ GENERATED = "_pb2.py"
 
 MOST_LINES = 700
 MOST_FUNCTION_LINES = 60
-LONG_FILES: dict[str, int] = {"pykcl/events.py": 950}
+LONG_FILES: dict[str, int] = {"pykcl/events.py": 960}
 """Files that may be longer, and how long. An entry that is no longer needed fails a test."""
 LONG_FUNCTIONS: dict[str, int] = {}
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pykcl.compat.properties import Interpretation
     from pykcl.health.probes import HealthSource
     from pykcl.health.service import HealthService
-    from pykcl.stores.sqlite import SQLiteLeaseTable
+    from pykcl.stores import SQLiteLeaseTable
     from pykcl.worker.worker import Worker
 
 LogFormat = Literal["text", "json"]
@@ -126,9 +126,9 @@ class Settings:
         """Return the argument of Worker(lease_table=…). Raises ConfigError."""
         if self.lease_store is None:
             return None
-        from pykcl.stores import open_lease_store
+        from pykcl.stores import lease_store_at
 
-        return open_lease_store(self.lease_store)
+        return lease_store_at(self.lease_store)
 
     def refuse_lease_store(self, what: str) -> None:
         """Raise click.UsageError where the leases are not in DynamoDB. what: has its own there in any case."""

@@ -163,9 +163,9 @@ def fleet_options(
                     )
                 target = _target(needs, **{**common, "stream": named or common["stream"]})
                 if lease_store is not None:
-                    from pykcl.stores import open_lease_store
+                    from pykcl.stores import lease_store_at, open_client
 
-                    target.clients.use_lease_store(open_lease_store(lease_store))
+                    target.clients.use_lease_store(open_client(lease_store_at(lease_store)))
                 try:
                     return command(*args, target=target, **given)
                 except PyKclError as error:

@@ -12,7 +12,6 @@ writing into the log that has no name any more, and others take its leases. A jo
 from __future__ import annotations
 
 import json
-import math
 import os
 import re
 import sqlite3
@@ -25,7 +24,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from pykcl.aws.transport.table_requests import ITEM_JSON, with_bytes
-from pykcl.errors import ConfigError, SetupError, TemporaryError
+from pykcl.errors import SetupError, TemporaryError
 from pykcl.model.metered_json import read_json
 from pykcl.runtime import SystemRuntime
 from pykcl.stores.expressions import InvalidRequestError, Item, aws_error
@@ -61,41 +60,22 @@ _OCTAL: Final = re.compile(r"\\([0-7]{3})")
 _CHECK: Final = "Do: check the file, its folder, and that this process may write both."
 
 
-class SQLiteLeaseTable:
-    """The lease tables of any number of applications, in one file, for all workers of this machine.
+class SQLiteClient:
+    """A client of DynamoDB whose tables are in a file. timeout: seconds for which a request waits for the file at most.
 
-    path: of the file, which a worker makes if it is missing; not on a network file system. timeout: seconds for which a
-    request waits at most while another process has the file locked; a worker waits no longer than for DynamoDB. Any
-    number of threads and processes may use one at once.
-
-    Raises ConfigError for a path that names no file. Requests raise SetupError for a file that is not such a table or
-    may not be written, TemporaryError while it is locked or its disk is full, and botocore's ClientError as DynamoDB
-    answers.
+    Requests raise SetupError for a file that is not such a table or may not be written, TemporaryError while it is
+    locked or its disk is full, and botocore's ClientError as DynamoDB answers. For any number of threads.
     """
 
-    def __init__(self, path: str | os.PathLike[str], *, timeout: float = 2.0) -> None:
-        text: Any = os.fspath(path)
-        if not isinstance(text, str) or text in ("", ":memory:") or "\0" in text or os.path.isdir(text):
-            raise ConfigError(
-                f"SQLiteLeaseTable({text!r}): that is no file in which leases could stay. "
-                "Do: name a file, such as SQLiteLeaseTable('orders.db')."
-            )
-        seconds: Any = timeout
-        if not isinstance(seconds, int | float) or not 0 < seconds < math.inf:
-            raise ConfigError(f"SQLiteLeaseTable(timeout={timeout!r}): write seconds, more than 0.")
-        # A program may change its folder meanwhile.
-        self.path = Path(os.path.abspath(text))
-        self.timeout = float(timeout)
+    def __init__(self, path: Path, timeout: float) -> None:
+        self.path, self.timeout = path, timeout
         self._runtime = SystemRuntime()
         self._lock = self._runtime.lock()
         self._file: _File | None = None
-        _stores.add(self)
+        _clients.add(self)
 
     def __str__(self) -> str:
         return f"sqlite:{self.path}"
-
-    def __repr__(self) -> str:
-        return f"SQLiteLeaseTable({os.fspath(self.path)!r})"
 
     # -- boto3's methods -----------------------------------------------------------------------------------------
 
@@ -143,10 +123,6 @@ class SQLiteLeaseTable:
 
     def delete_item(self, **params: Any) -> dict[str, Any]:
         return self._write("DeleteItem", params)
-
-    def wait_at_most(self, seconds: float) -> None:
-        """Wait for other processes no longer than that from now on."""
-        self.timeout = min(self.timeout, seconds)
 
     def close(self) -> None:
         """Close the file, which the next request opens again."""
@@ -277,19 +253,19 @@ class SQLiteLeaseTable:
         self._lock.__exit__(None, None, None)
 
 
-_stores: Final[weakref.WeakSet[SQLiteLeaseTable]] = weakref.WeakSet()
-_forking: Final[list[SQLiteLeaseTable]] = []
+_clients: Final[weakref.WeakSet[SQLiteClient]] = weakref.WeakSet()
+_forking: Final[list[SQLiteClient]] = []
 
 
 def _before_fork() -> None:
-    _forking[:] = _stores
-    for store in _forking:
-        store._before_fork()
+    _forking[:] = _clients
+    for client in _forking:
+        client._before_fork()
 
 
 def _after_fork() -> None:
-    for store in reversed(_forking):
-        store._after_fork()
+    for client in reversed(_forking):
+        client._after_fork()
     _forking.clear()
 
 
@@ -354,7 +330,7 @@ class _File:
         return items
 
     def row(self, name: str, key: str) -> dict[str, Item]:
-        """That row, by its key; empty if there is none."""
+        """The one row of that key; empty if there is none."""
         found = self.ask("SELECT item FROM leases WHERE name = ? AND key = ?", name, key).fetchone()
         return {} if found is None else {key: self._item(name, key, found[0])}
 

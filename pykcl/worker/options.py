@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import Any, TypedDict
 
 from pykcl.config import (
     CheckpointMode,
@@ -29,10 +29,8 @@ from pykcl.metrics.meter import MetricsSink
 from pykcl.model.dead_letter import DeadLetter
 from pykcl.processor import ProcessorFactory, why_it_runs_nothing
 from pykcl.runtime import Runtime
+from pykcl.stores import SQLiteLeaseTable, open_client
 from pykcl.worker.batch_delivery import CallableDestination
-
-if TYPE_CHECKING:
-    from pykcl.stores.sqlite import SQLiteLeaseTable
 
 DeadLetters = str | DeadLetterDestination | Callable[[Sequence[DeadLetter]], None]
 """What the argument `dead_letters` of a Worker may be. A function is called in the thread of the shard."""
@@ -149,8 +147,6 @@ def clients_with(
     """Return the clients, with the lease table for that of DynamoDB. Raises ConfigError for what contradicts it."""
     if lease_table is None:
         return clients
-    from pykcl.stores.sqlite import SQLiteLeaseTable
-
     given: object = lease_table
     if not isinstance(given, SQLiteLeaseTable):
         raise ConfigError(
@@ -168,8 +164,7 @@ def clients_with(
                 f"lease_table={lease_table!r} and {option}={value!r} do not go together: the latter is about a lease "
                 "table in DynamoDB. Drop one."
             )
-    lease_table.wait_at_most(config.request_timeout)
-    return {**(clients or {}), "dynamodb": lease_table}
+    return {**(clients or {}), "dynamodb": open_client(lease_table, config.request_timeout)}
 
 
 def given_listeners(given: Any) -> tuple[Listener, ...]:

@@ -32,6 +32,7 @@ from pykcl.model.dead_letter import Address
 from pykcl.processor import ProcessorFactory
 from pykcl.runtime import Event, SystemRuntime, Task
 from pykcl.status import WorkerStatus
+from pykcl.stores import SQLiteLeaseTable
 from pykcl.worker.collector import tune_process
 from pykcl.worker.context import Context
 from pykcl.worker.failure_tracker import FailureTracker, named, names_of
@@ -61,8 +62,6 @@ from pykcl.worker.worker_status import WorkerStatusReporter, WorkerThreads
 if TYPE_CHECKING:
     # Part of what a type checker knows by itself: it need not be installed, and no program imports it.
     from typing_extensions import Unpack
-
-    from pykcl.stores.sqlite import SQLiteLeaseTable
 
 
 _LAST_METRICS_WITHIN = _LAST_EVENTS_WITHIN = 2.0

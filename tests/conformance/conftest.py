@@ -22,7 +22,7 @@ from stream_backend import KinesisLocalBackend, ModelBackend, WireBackend
 from verify_account import Account
 
 from pykcl.local.server import LocalAws
-from pykcl.stores.sqlite import SQLiteLeaseTable
+from pykcl.stores.sqlite import SQLiteClient
 from pykcl.testing.memory.dynamodb import MemoryDynamoDB
 
 FIXTURES = {"service": "lease tables", "streams": "streams"}
@@ -114,7 +114,7 @@ def local_aws_client(local_aws):
 
 @pytest.fixture(scope="session")
 def sqlite_client(tmp_path_factory):
-    return SQLiteLeaseTable(tmp_path_factory.mktemp("store") / "leases.db")
+    return SQLiteClient(tmp_path_factory.mktemp("store") / "leases.db", 2.0)
 
 
 @pytest.fixture(scope="session")

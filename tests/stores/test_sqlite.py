@@ -20,7 +20,7 @@ from pykcl.model import lease_writes
 from pykcl.model.checkpoint import Checkpoint
 from pykcl.model.lease import Lease
 from pykcl.runtime import SystemRuntime
-from pykcl.stores import open_lease_store, sqlite
+from pykcl.stores import lease_store_at, open_client, sqlite
 
 KEY = "shardId-000000000000"
 SOON = 300.0
@@ -43,7 +43,7 @@ def path(tmp_path):
 
 @pytest.fixture
 def store(path):
-    return SQLiteLeaseTable(path)
+    return open_client(SQLiteLeaseTable(path))
 
 
 @pytest.fixture
@@ -64,7 +64,7 @@ def test_applications_in_one_file_do_not_see_each_other(store, table):
 
 def test_what_was_written_is_there_for_the_next_process(path, table):
     written(table, lease_writes.create(Lease(KEY, Checkpoint("1"), pending=None)))
-    again = DynamoDBLeaseTable(SQLiteLeaseTable(path), "orders-app", SystemRuntime())
+    again = DynamoDBLeaseTable(open_client(SQLiteLeaseTable(path)), "orders-app", SystemRuntime())
     assert again.prepare(create=False) is False
     assert again.read(KEY).checkpoint == Checkpoint("1")
 
@@ -91,7 +91,7 @@ def test_a_file_that_is_put_in_its_place_is_another_table(path, store, tmp_path)
     table = table_in(store, gone_after=0.0)
     written(table, lease_writes.create(Lease(KEY, Checkpoint("1"))))
     assert len(table.scan().rows) == 1
-    other = SQLiteLeaseTable(tmp_path / "other.db")
+    other = open_client(SQLiteLeaseTable(tmp_path / "other.db"))
     written(table_in(other), lease_writes.create(Lease(KEY, Checkpoint("7"))))
     other.close()
     store.close()
@@ -109,7 +109,7 @@ def test_a_file_that_is_put_in_its_place_is_another_table(path, store, tmp_path)
     lambda path: path.write_text("Dear diary, " * 100),
     lambda path: sqlite3.connect(path).execute("PRAGMA application_id = 7"),
     lambda path: (
-        table_in(SQLiteLeaseTable(path)),
+        table_in(open_client(SQLiteLeaseTable(path))),
         sqlite3.connect(path).execute("PRAGMA user_version = 2"),
     ),
 ], ids=["another database", "no database", "another program's", "a newer one"])  # fmt: skip
@@ -117,7 +117,7 @@ def test_the_file_of_somebody_else_is_refused_and_left_as_it_is(path, make):
     make(path)
     before = path.read_bytes()
     with pytest.raises(SetupError, match=r"orders\.db"):
-        table_in(SQLiteLeaseTable(path))
+        table_in(open_client(SQLiteLeaseTable(path)))
     assert path.read_bytes() == before
 
 
@@ -125,7 +125,7 @@ def test_a_folder_that_is_not_there_is_named(tmp_path):
     with pytest.raises(
         SetupError, match=r"nowhere/orders\.db cannot be used: unable to open .*Do: check the file"
     ):
-        table_in(SQLiteLeaseTable(tmp_path / "nowhere" / "orders.db"))
+        table_in(open_client(SQLiteLeaseTable(tmp_path / "nowhere" / "orders.db")))
 
 
 @pytest.mark.parametrize("given", ["", ":memory:", "."])
@@ -143,9 +143,9 @@ def test_a_network_file_system_is_refused(path, store, monkeypatch, tmp_path):
     table_in(store)
     mounts.write_text(f"/dev/a / ext4 rw 0 0\nserver:/x {tmp_path} nfs4 rw 0 0\n")
     with pytest.raises(SetupError, match=r"file system of another machine \(nfs4\)"):
-        table_in(SQLiteLeaseTable(path))
+        table_in(open_client(SQLiteLeaseTable(path)))
     mounts.unlink()
-    table_in(SQLiteLeaseTable(path))
+    table_in(open_client(SQLiteLeaseTable(path)))
 
 
 @pytest.mark.parametrize(
@@ -165,14 +165,14 @@ def test_an_address_of_no_store_is_refused(text):
     with pytest.raises(
         ConfigError, match=r"is no address of one\. Do: name an SQLite file, such as sqlite:orders\.db"
     ):
-        open_lease_store(text)
+        lease_store_at(text)
 
 
 # -- its lock --------------------------------------------------------------------------------------------------
 
 
 def test_a_file_that_another_process_has_locked_makes_a_write_unknown_and_then_goes_on(path):
-    table = table_in(SQLiteLeaseTable(path, timeout=0.01))
+    table = table_in(open_client(SQLiteLeaseTable(path, timeout=0.01)))
     other = sqlite3.connect(path, isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
     create = lease_writes.create(Lease(KEY, Checkpoint("1")))
@@ -251,13 +251,14 @@ def test_a_process_that_is_forked_opens_the_file_anew(table):
 CLAIMS = """
 import os, sys
 from pykcl import SQLiteLeaseTable
+from pykcl.stores import open_client
 from pykcl.aws.lease_table import DynamoDBLeaseTable
 from pykcl.interfaces import Applied
 from pykcl.model import lease_writes
 from pykcl.runtime import SystemRuntime
 path, me, mark = sys.argv[1:4]
 runtime = SystemRuntime()
-table = DynamoDBLeaseTable(SQLiteLeaseTable(path), "orders-app", runtime)
+table = DynamoDBLeaseTable(open_client(SQLiteLeaseTable(path)), "orders-app", runtime)
 until = runtime.monotonic() + 300
 won = 0
 while won < 20:
@@ -292,12 +293,13 @@ def test_of_several_processes_one_at_a_time_has_a_lease(path, table, tmp_path):
 WRITES = """
 import sys
 from pykcl import SQLiteLeaseTable
+from pykcl.stores import open_client
 from pykcl.aws.lease_table import DynamoDBLeaseTable
 from pykcl.model import lease_writes
 from pykcl.model.checkpoint import Checkpoint
 from pykcl.runtime import SystemRuntime
 runtime = SystemRuntime()
-table = DynamoDBLeaseTable(SQLiteLeaseTable(sys.argv[1]), "orders-app", runtime)
+table = DynamoDBLeaseTable(open_client(SQLiteLeaseTable(sys.argv[1])), "orders-app", runtime)
 lease = table.write(lease_writes.take(table.read("shardId-000000000000"), "w"), until=runtime.monotonic() + 300).lease
 while True:
     at = Checkpoint(str(int(lease.checkpoint.sequence_number) + 1))
@@ -330,9 +332,10 @@ def test_a_process_that_is_killed_loses_no_write_that_was_answered(path, table, 
 def taken_by(path, worker):
     """Take the lease as a process of its own would, from the row as it is now; return the answer."""
     script = (
-        "import sys; from pykcl import SQLiteLeaseTable; from pykcl.aws.lease_table import DynamoDBLeaseTable;"
+        "import sys; from pykcl import SQLiteLeaseTable; from pykcl.stores import open_client;"
+        "from pykcl.aws.lease_table import DynamoDBLeaseTable;"
         "from pykcl.model import lease_writes; from pykcl.runtime import SystemRuntime; r = SystemRuntime();"
-        "t = DynamoDBLeaseTable(SQLiteLeaseTable(sys.argv[1]), 'orders-app', r);"
+        "t = DynamoDBLeaseTable(open_client(SQLiteLeaseTable(sys.argv[1])), 'orders-app', r);"
         f"a = t.write(lease_writes.take(t.read('{KEY}'), sys.argv[2]), until=r.monotonic() + 300);"
         "print(type(a).__name__, a.lease.counter)"
     )
@@ -400,7 +403,7 @@ def test_a_file_with_two_names_is_refused(path, store, tmp_path):
     table_in(store)
     os.link(path, tmp_path / "again.db")
     with pytest.raises(SetupError, match=r"is a file with 2 names \(hard links\)"):
-        table_in(SQLiteLeaseTable(tmp_path / "again.db"))
+        table_in(open_client(SQLiteLeaseTable(tmp_path / "again.db")))
 
 
 def test_a_copy_that_takes_the_place_of_the_file_is_another_table(path, store, table, tmp_path):
@@ -414,7 +417,7 @@ def test_a_copy_that_takes_the_place_of_the_file_is_another_table(path, store, t
 
 def test_the_folder_of_the_program_may_change(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    table = table_in(SQLiteLeaseTable("orders.db"))
+    table = table_in(open_client(SQLiteLeaseTable("orders.db")))
     (tmp_path / "other").mkdir()
     monkeypatch.chdir(tmp_path / "other")
     assert table.scan().rows == ()
@@ -423,7 +426,7 @@ def test_the_folder_of_the_program_may_change(tmp_path, monkeypatch):
 
 def test_threads_that_wait_for_another_process_wait_beside_each_other(path):
     """Each as long as it may, and not one after the other."""
-    store = SQLiteLeaseTable(path, timeout=2.0)
+    store = open_client(SQLiteLeaseTable(path, timeout=2.0))
     table_in(store)
     other = sqlite3.connect(path, isolation_level=None)
     other.execute("BEGIN EXCLUSIVE")
@@ -472,4 +475,4 @@ def test_the_file_system_is_that_of_the_real_path(tmp_path, monkeypatch, mounted
 def test_a_folder_that_is_a_file_is_named(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(SetupError, match=r"file/orders\.db cannot be used: Not a directory"):
-        table_in(SQLiteLeaseTable(tmp_path / "file" / "orders.db"))
+        table_in(open_client(SQLiteLeaseTable(tmp_path / "file" / "orders.db")))

@@ -62,6 +62,7 @@ from pykcl import (
     SetupError,
     ShardEndedInput,
     ShutdownRequestedInput,
+    SQLiteLeaseTable,
     StartPosition,
     StopTimedOut,
     StreamMissing,
@@ -337,7 +338,10 @@ def main() -> int:
     )
     listener: Listener = watch
     sink: MetricsSink = Counts()
-    worker = Worker(processor=factory, config=config, on_event=listener, metrics_sinks=[sink])
+    leases: SQLiteLeaseTable | None = SQLiteLeaseTable("orders.db", timeout=1.0)
+    worker = Worker(
+        processor=factory, config=config, lease_table=leases, on_event=listener, metrics_sinks=[sink]
+    )
     report(worker)
     with Worker(
         "orders-app",
