@@ -15,8 +15,9 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent import futures
+from contextlib import contextmanager
 from pathlib import PurePath
 from queue import Empty, SimpleQueue
 from types import CodeType, FrameType, TracebackType
@@ -283,6 +284,34 @@ def _belong_to_the_fork() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_belong_to_the_fork)
+
+
+class NoForks:
+    """A lock of the process under which it does not fork, so that no child begins in the middle of what is done there.
+
+    Reentrant, because the handler of a signal may fork in the thread that has it: there the child does begin within.
+    """
+
+    def __init__(self) -> None:
+        self._renew()
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(
+                before=self._before_fork, after_in_parent=self._after_fork, after_in_child=self._renew
+            )
+
+    def _before_fork(self) -> None:
+        self._lock.acquire()
+
+    def _after_fork(self) -> None:
+        self._lock.release()
+
+    def _renew(self) -> None:
+        self._lock = threading.RLock()
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        with self._lock:
+            yield
 
 
 class SignalEvent:

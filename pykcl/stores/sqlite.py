@@ -4,9 +4,10 @@ It has the methods of boto3's DynamoDB client that pykcl calls, and makes of eac
 the conditions, what a write without an answer means, and what shows that a table is another one are the same code for
 both. A request is one transaction; SQLite locks the file against all other processes for as long as it takes.
 
-The rollback journal, not the write-ahead log: 1) a process is forked, copies the file, or ends, and its locks on the
-log are gone; 2) the next one that closes the file takes nobody to be left, and deletes the log; 3) a worker goes on
-writing into the log that has no name any more, and others take its leases. A journal is of one transaction.
+The file is opened for each request. It has a rollback journal, and no write-ahead log: 1) a process copies the file, or
+ends, and its locks on the log are gone; 2) the next one that closes the file takes nobody to be left, and deletes the
+log; 3) a worker goes on writing into the log that has no name any more, and others take its leases. A journal is of one
+transaction.
 """
 
 from __future__ import annotations
@@ -16,17 +17,15 @@ import os
 import re
 import sqlite3
 import stat
-import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 from pykcl.aws.transport.table_requests import ITEM_JSON, with_bytes
 from pykcl.errors import SetupError, TemporaryError
 from pykcl.model.metered_json import read_json
-from pykcl.runtime import SystemRuntime
+from pykcl.runtime import NoForks, SystemRuntime
 from pykcl.stores.expressions import InvalidRequestError, Item, aws_error
 from pykcl.stores.requests import Params, Table, key_of
 
@@ -44,8 +43,6 @@ _NEVER: Final = frozenset({
 })  # fmt: skip
 """Codes of errors that no repetition helps against."""
 _LOCKED: Final = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED})
-_SLICE: Final = 0.05
-"""Seconds for which SQLite waits for the lock of another process, before other threads of this one have their turn."""
 _REMOTE: Final = frozenset({
     "9p", "afs", "beegfs", "ceph", "cifs", "fakeowner", "fuse.gcsfuse", "fuse.glusterfs", "fuse.juicefs",
     "fuse.mount-s3", "fuse.rclone", "fuse.s3fs", "fuse.sshfs", "glusterfs", "gpfs", "lustre", "ncpfs", "nfs", "nfs4",
@@ -70,9 +67,10 @@ class SQLiteClient:
     def __init__(self, path: Path, timeout: float) -> None:
         self.path, self.timeout = path, timeout
         self._runtime = SystemRuntime()
-        self._lock = self._runtime.lock()
-        self._file: _File | None = None
-        _clients.add(self)
+        self._place: tuple[int, int] | None = None
+        # Most rows are as the scan before found them, and need neither be parsed nor measured again.
+        self._tables: dict[str, tuple[tuple[str, str], Table]] = {}
+        self._known: dict[str, dict[str, tuple[str, Item]]] = {}
 
     def __str__(self) -> str:
         return f"sqlite:{self.path}"
@@ -81,13 +79,13 @@ class SQLiteClient:
 
     def create_table(self, **params: Any) -> dict[str, Any]:
         name = params["TableName"]
-        with self._transaction("CreateTable", may_make=True) as file:
-            if file.table(name) is not None:
+        with self._transaction("CreateTable", writes=True, may_make=True) as file:
+            if self._found(file, name) is not None:
                 raise aws_error("ResourceInUseException", f"Table already exists: {name}", "CreateTable")
             file.ask(
                 "INSERT INTO tables VALUES (?, ?, ?)", name, self._runtime.token(), ITEM_JSON.encode(params)
             )
-            found = file.table(name)
+            found = self._found(file, name)
         return {"TableDescription": found.description() if found else {}, **_ANSWERED}
 
     def describe_table(self, **params: Any) -> dict[str, Any]:
@@ -102,17 +100,17 @@ class SQLiteClient:
 
     def scan(self, **params: Any) -> dict[str, Any]:
         with self._table("Scan", params) as (file, table):
-            table.rows = file.rows(table.name)
+            table.rows = self._rows(file, table.name)
             return {**table.scan(params), **_ANSWERED}
 
     def query(self, **params: Any) -> dict[str, Any]:
         with self._table("Query", params) as (file, table):
-            table.rows = file.rows(table.name)
+            table.rows = self._rows(file, table.name)
             return {**table.query(params), **_ANSWERED}
 
     def get_item(self, **params: Any) -> dict[str, Any]:
         with self._table("GetItem", params) as (file, table):
-            table.rows = file.row(table.name, _key_in(params, table))
+            table.rows = self._row(file, table.name, _key_in(params, table))
             return {**table.get(params), **_ANSWERED}
 
     def put_item(self, **params: Any) -> dict[str, Any]:
@@ -124,17 +122,12 @@ class SQLiteClient:
     def delete_item(self, **params: Any) -> dict[str, Any]:
         return self._write("DeleteItem", params)
 
-    def close(self) -> None:
-        """Close the file, which the next request opens again."""
-        with self._lock:
-            self._drop()
-
     # -- requests ------------------------------------------------------------------------------------------------
 
     def _write(self, operation: str, params: Params) -> dict[str, Any]:
         with self._table(operation, params, writes=True) as (file, table):
             key = _key_in(params, table)
-            table.rows = file.row(table.name, key)
+            table.rows = self._row(file, table.name, key)
             answer, written = table.write(operation, params)
             if written.after is None:
                 file.ask("DELETE FROM leases WHERE name = ? AND key = ?", table.name, key)
@@ -148,38 +141,33 @@ class SQLiteClient:
         self, operation: str, params: Params, *, writes: bool = False
     ) -> Iterator[tuple[_File, Table]]:
         with self._transaction(operation, writes=writes) as file:
-            table = file.table(params["TableName"])
+            table = self._found(file, params["TableName"])
             if table is None:
                 raise aws_error("ResourceNotFoundException", "Requested resource not found", operation)
             yield file, table
 
     @contextmanager
-    def _transaction(self, operation: str, *, writes: bool = True, may_make: bool = False) -> Iterator[_File]:
-        """All or nothing of what is done within. Raises SetupError, and TemporaryError, after which it may be both.
+    def _transaction(self, operation: str, *, writes: bool, may_make: bool = False) -> Iterator[_File]:
+        """Do all or nothing of what is within. Raises SetupError, and TemporaryError, after which it may be both.
 
         Other threads have their turn while this one waits for another process: each waits as long as it may, and not
-        for the others, too. A commit that has to wait for readers keeps new ones out, so it need not begin anew.
+        for the others, too.
         """
         until = self._runtime.monotonic() + self.timeout
-        begin = partial(self._begin, operation, writes=writes, may_make=may_make)
+        has_begun = False
         try:
             while True:
-                with self._lock:
-                    try:
-                        if self._is_free(begin, until) and self._file is not None:
-                            yield self._file
-                            while not self._is_free(self._file.commit, until):
-                                pass
-                            return
-                    except sqlite3.Error as error:
-                        if _code_of(error) not in _LOCKED:
-                            # Nothing is known of the transaction: the next request begins with the file.
-                            self._drop()
+                try:
+                    with _UNFORKED.held(), self._opened(operation, may_make=may_make) as file:
+                        file.begin(writes=writes)
+                        has_begun = True
+                        yield file
+                        file.commit()
+                        return
+                except sqlite3.OperationalError as error:
+                    if has_begun or _code_of(error) not in _LOCKED or self._runtime.monotonic() >= until:
                         raise
-                    finally:
-                        if self._file is not None:
-                            self._file.roll_back()
-                self._runtime.event().wait(_SLICE / 10)
+                self._runtime.event().wait(self._runtime.random().uniform(0.001, 0.01))
         except sqlite3.Error as error:
             failure = self._sorted(error)
         except OSError as error:
@@ -188,150 +176,79 @@ class SQLiteClient:
             failure = aws_error("ValidationException", str(refusal), operation)
         raise failure
 
-    def _begin(self, operation: str, *, writes: bool, may_make: bool) -> None:
-        self._opened(operation, may_make=may_make).begin(writes=writes)
+    @contextmanager
+    def _opened(self, operation: str, *, may_make: bool) -> Iterator[_File]:
+        """The file, opened for one request.
 
-    def _is_free(self, step: Callable[[], object], until: float) -> bool:
-        """Do that; return False if another process has the file locked and time is left."""
-        try:
-            step()
-        except sqlite3.OperationalError as error:
-            if _code_of(error) not in _LOCKED or self._runtime.monotonic() >= until:
-                raise
-            return False
-        return True
-
-    def _opened(self, operation: str, *, may_make: bool) -> _File:
-        """The file as this process has opened it.
-
-        One that another has taken the place of is gone: SQLite would go on in a file that has no name any more, and
-        whoever comes next would begin in another one. Only a start, which may make the table, opens what is there now.
+        One that another has taken the place of is gone: whoever goes on there knows of nothing that was done in this
+        one. Only a start, which may make the table, uses what is there now.
         """
         there = _place_of(self.path)
-        if self._file is not None and self._file.place == there:
-            return self._file
-        if (there is None or self._file is not None) and not may_make:
+        if not may_make and (there is None or self._place not in (None, there)):
             raise aws_error("ResourceNotFoundException", "Requested resource not found", operation)
-        self._drop()
-        self._refuse_remote()
-        self._file = _File(self.path, may_make=may_make)
-        return self._file
+        if there is None or there != self._place:
+            self._refuse_shared_files()
+        file = _File(self.path, may_make=may_make)
+        self._place = file.place
+        try:
+            yield file
+        finally:
+            file.close()
 
-    def _drop(self) -> None:
-        file, self._file = self._file, None
-        if file is not None:
-            file.connection.close()
-
-    def _refuse_remote(self) -> None:
-        kind = _file_system_of(self.path)
+    def _refuse_shared_files(self) -> None:
+        place, kind = _mount_of(self.path)
         if kind in _REMOTE:
             raise SetupError(
                 f"The lease table {self.path} lies on a file system of another machine ({kind}), where the locks of "
                 "SQLite do not hold: two workers could hold one lease. Do: name a file on a disk of this machine."
+            )
+        if place == os.path.realpath(self.path):
+            raise SetupError(
+                f"The lease table {self.path} is mounted by itself. Another container would keep another journal of "
+                "it, and take half a write for whole. Do: mount its folder."
             )
 
     def _sorted(self, error: sqlite3.Error) -> Exception:
         code = _code_of(error)
         if code in _LOCKED:
             return TemporaryError(
-                f"The lease table {self.path} was locked by another process for {self.timeout:g} s. It is tried again. "
-                "If that goes on: does one of them stand still?"
+                f"The lease table {self.path} is locked by another process. It is tried again. If that goes on: does "
+                "one of them stand still, or has a tool the file open?"
             )
         said = f"The lease table {self.path} cannot be used: {error}."
-        if code in _NEVER:
+        # As when the process has no descriptor left.
+        may_open = code == sqlite3.SQLITE_CANTOPEN and all(
+            os.access(path, os.R_OK | os.W_OK) for path in (self.path, self.path.parent)
+        )
+        if code in _NEVER and not may_open:
             return SetupError(f"{said} {_CHECK}")
         return TemporaryError(f"{said} It is tried again. If that goes on: is its disk full?")
 
-    # -- forks ---------------------------------------------------------------------------------------------------
+    # -- rows ----------------------------------------------------------------------------------------------------
 
-    def _before_fork(self) -> None:
-        """Close the file, between two requests: what SQLite knows of its locks is of one process."""
-        self._lock.__enter__()
-        self._drop()
-
-    def _after_fork(self) -> None:
-        self._lock.__exit__(None, None, None)
-
-
-_clients: Final[weakref.WeakSet[SQLiteClient]] = weakref.WeakSet()
-_forking: Final[list[SQLiteClient]] = []
-
-
-def _before_fork() -> None:
-    _forking[:] = _clients
-    for client in _forking:
-        client._before_fork()
-
-
-def _after_fork() -> None:
-    for client in reversed(_forking):
-        client._after_fork()
-    _forking.clear()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork)
-
-
-class _File:
-    """The file, opened. place: device and number of the file that it is. Used by one thread at a time.
-
-    Raises sqlite3.Error, OSError and SetupError.
-    """
-
-    def __init__(self, path: Path, *, may_make: bool) -> None:
-        mode = "rwc" if may_make else "rw"
-        self.connection = sqlite3.connect(
-            f"{path.as_uri()}?mode={mode}", _SLICE, isolation_level=None, check_same_thread=False, uri=True
-        )
-        try:
-            _prepare(self.connection, path)
-            self.place = _place_of(path)
-        except BaseException:
-            self.connection.close()
-            raise
-        # Most rows are as the scan before found them, and need neither be parsed nor measured again.
-        self._tables: dict[str, tuple[tuple[str, str], Table]] = {}
-        self._known: dict[str, dict[str, tuple[str, Item]]] = {}
-
-    def begin(self, *, writes: bool) -> None:
-        self.ask("BEGIN IMMEDIATE" if writes else "BEGIN")
-        # A reading transaction has its lock from its first question on.
-        self.ask("SELECT 1 FROM tables").fetchone()
-
-    def commit(self) -> None:
-        self.ask("COMMIT")
-
-    def roll_back(self) -> None:
-        """End a transaction that was not committed."""
-        if self.connection.in_transaction:
-            self.connection.rollback()
-
-    def ask(self, statement: str, *values: str) -> sqlite3.Cursor:
-        return self.connection.execute(statement, values)
-
-    def table(self, name: str) -> Table | None:
+    def _found(self, file: _File, name: str) -> Table | None:
         """The table without its rows. One that was copied from another file has another identity."""
-        found = self.ask("SELECT id, made_by FROM tables WHERE name = ?", name).fetchone()
+        found = file.ask("SELECT id, made_by FROM tables WHERE name = ?", name).fetchone()
         if found is None:
             return None
+        device, number = file.place
+        kept = found[1], f"{found[0]}-{device:x}-{number:x}"
         known, table = self._tables.get(name, (None, None))
-        if table is None or known != found:
-            device, number = self.place or (0, 0)
-            table = Table(json.loads(found[1]), 0, f"{found[0]}-{device:x}-{number:x}")
-            self._tables[name] = found, table
+        if table is None or known != kept:
+            table = Table(json.loads(kept[0]), 0, kept[1])
+            self._tables[name] = kept, table
         return table
 
-    def rows(self, name: str) -> dict[str, Item]:
+    def _rows(self, file: _File, name: str) -> dict[str, Item]:
         """All rows of a table by key."""
-        found = self.ask("SELECT key, item FROM leases WHERE name = ?", name).fetchall()
+        found = file.ask("SELECT key, item FROM leases WHERE name = ?", name).fetchall()
         items = {key: self._item(name, key, text) for key, text in found}
         self._known[name] = {key: (text, items[key]) for key, text in found}
         return items
 
-    def row(self, name: str, key: str) -> dict[str, Item]:
+    def _row(self, file: _File, name: str, key: str) -> dict[str, Item]:
         """The one row of that key; empty if there is none."""
-        found = self.ask("SELECT item FROM leases WHERE name = ? AND key = ?", name, key).fetchone()
+        found = file.ask("SELECT item FROM leases WHERE name = ? AND key = ?", name, key).fetchone()
         return {} if found is None else {key: self._item(name, key, found[0])}
 
     def _item(self, name: str, key: str, text: str) -> Item:
@@ -342,12 +259,73 @@ class _File:
         return with_bytes(item) if '"B' in text else item
 
 
+_UNFORKED: Final = NoForks()
+"""Held for each request: SQLite has locks of its own, which a process that is forked meanwhile would never get."""
+_of_others: Final[list[sqlite3.Connection]] = []
+"""Connections of the process that this one was forked from, in the middle of a request."""
+
+
+class _File:
+    """The file, opened for one request. place: device and number of the file that it is.
+
+    SQLite keeps nothing of it from one request to the next. What a process knows of a file and of its locks is worth
+    nothing after a fork, after `cp` has put a backup into the file, or after its program has closed the file elsewhere.
+
+    Raises sqlite3.Error, OSError and SetupError.
+    """
+
+    def __init__(self, path: Path, *, may_make: bool) -> None:
+        mode = "rwc" if may_make else "rw"
+        self._process = os.getpid()
+        self._connection = sqlite3.connect(
+            f"{path.as_uri()}?mode={mode}", 0.0, isolation_level=None, uri=True
+        )
+        try:
+            _prepare(self._connection, path)
+            self.place = _place_of(path) or (0, 0)
+        except BaseException:
+            self._connection.close()
+            raise
+
+    def begin(self, *, writes: bool) -> None:
+        # Whoever may begin to write may also commit: nobody reads meanwhile.
+        self.ask("BEGIN EXCLUSIVE" if writes else "BEGIN")
+        # A reading transaction has its lock from its first question on.
+        self.ask("SELECT 1 FROM tables").fetchone()
+
+    def commit(self) -> None:
+        self.ask("COMMIT")
+
+    def ask(self, statement: str, *values: str) -> sqlite3.Cursor:
+        if self._process != os.getpid():
+            raise TemporaryError(
+                "The handler of a signal forked this process in the middle of a request to the lease table. The other "
+                "process goes on with it; this one may not. Do: start a new program in the fork (subprocess)."
+            )
+        return self._connection.execute(statement, values)
+
+    def close(self) -> None:
+        """Close the file, and undo what was not committed."""
+        if self._process == os.getpid():
+            self._connection.close()
+        else:
+            # To undo it is up to the process that began it.
+            _of_others.append(self._connection)
+
+
 def _prepare(connection: sqlite3.Connection, path: Path) -> None:
-    """Make the tables in a file that is new. Raises sqlite3.Error, and SetupError for the file of another program."""
+    """Make the tables in a file that is new. Raises sqlite3.Error, and SetupError for what is no lease table."""
     if (names := os.stat(path).st_nlink) > 1:
         raise SetupError(
             f"The lease table {path} is a file with {names} names (hard links). Each would have a journal of its own. "
             "Do: keep one name."
+        )
+    is_new = _is_new(connection, path)
+    (journal,) = connection.execute("PRAGMA journal_mode").fetchone()
+    if journal == "wal":
+        raise SetupError(
+            f"A tool has switched the lease table {path} to a write-ahead log. With one, two workers could hold one "
+            f"lease. Do: stop the workers and the tool, and: sqlite3 {path} 'PRAGMA journal_mode = DELETE'"
         )
     # A write is on the disk before it is answered: others rely on a counter that a power failure would take back.
     connection.execute("PRAGMA synchronous = EXTRA")
@@ -357,21 +335,27 @@ def _prepare(connection: sqlite3.Connection, path: Path) -> None:
         raise SetupError(
             f"The lease table {path} keeps a journal of the kind {journal!r}. Do: name another file."
         )
-    if _kind_of(connection) == (_APPLICATION_ID, _VERSION):
-        return
-    with connection:
-        # Of two processes that begin at once the second one waits here, and finds the tables.
-        connection.execute("BEGIN IMMEDIATE")
-        kind = _kind_of(connection)
-        if kind == (0, 0) and connection.execute("SELECT count(*) FROM sqlite_master").fetchone() == (0,):
-            for statement in _SCHEMA:
-                connection.execute(statement)
-        elif kind != (_APPLICATION_ID, _VERSION):
-            whose = f"a newer pykcl (form {kind[1]})" if kind[0] == _APPLICATION_ID else "another program"
-            raise SetupError(
-                f"The file {path} is of {whose}, and no lease table that this pykcl can use. Nothing was changed in "
-                "it. Do: name another file."
-            )
+    if is_new:
+        with connection:
+            connection.execute("BEGIN EXCLUSIVE")
+            # Of two processes that begin at once one waits, and finds the tables.
+            if _is_new(connection, path):
+                for statement in _SCHEMA:
+                    connection.execute(statement)
+
+
+def _is_new(connection: sqlite3.Connection, path: Path) -> bool:
+    """Return whether nothing is in the file. Raises SetupError for what another program has made."""
+    kind = _kind_of(connection)
+    if kind == (_APPLICATION_ID, _VERSION):
+        return False
+    if kind == (0, 0) and connection.execute("SELECT count(*) FROM sqlite_master").fetchone() == (0,):
+        return True
+    whose = f"a newer pykcl (form {kind[1]})" if kind[0] == _APPLICATION_ID else "another program"
+    raise SetupError(
+        f"The file {path} is of {whose}, and no lease table that this pykcl can use. Nothing was changed in it. "
+        "Do: name another file."
+    )
 
 
 def _kind_of(connection: sqlite3.Connection) -> tuple[int, int]:
@@ -402,16 +386,16 @@ def _key_in(params: Params, table: Table) -> str:
     return key_of(params["Item" if is_whole else "Key"], table.key_name, whole_item=is_whole)
 
 
-def _file_system_of(path: Path) -> str | None:
-    """Return the kind of file system that a path lies on; None where this system does not say it."""
+def _mount_of(path: Path) -> tuple[str | None, str | None]:
+    """Return the place and the kind of the file system that a path lies on; None where this system does not say it."""
     try:
         lines = _MOUNTS.read_text("utf-8", "surrogateescape").splitlines()
     except OSError:
-        return None
+        return None, None
     real = Path(os.path.realpath(path))
     above = {str(real), *map(str, real.parents)}
     mounted = [line.split(" ")[1:3] for line in lines]
     named = [(_OCTAL.sub(lambda code: chr(int(code[1], 8)), place), kind) for place, kind in mounted]
     # The last one of a folder hides those before it.
-    found = [(len(place), at, kind) for at, (place, kind) in enumerate(named) if place in above]
-    return max(found)[2] if found else None
+    found = [(len(place), at, place, kind) for at, (place, kind) in enumerate(named) if place in above]
+    return max(found)[2:] if found else (None, None)
