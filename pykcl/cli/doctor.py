@@ -49,7 +49,7 @@ _OF = {
 
 
 @click.command(cls=Verb)
-@fleet_options()
+@fleet_options(refuses_stores=True)
 @format_option
 @click.option(
     "--for",

@@ -327,8 +327,8 @@ def _prepare(connection: sqlite3.Connection, path: Path) -> None:
             f"A tool has switched the lease table {path} to a write-ahead log. With one, two workers could hold one "
             f"lease. Do: stop the workers and the tool, and: sqlite3 {path} 'PRAGMA journal_mode = DELETE'"
         )
-    # A write is on the disk before it is answered: others rely on a counter that a power failure would take back.
-    connection.execute("PRAGMA synchronous = EXTRA")
+    # No power failure damages the file. It may undo the last write, and then ends all that rely on it, too.
+    connection.execute("PRAGMA synchronous = FULL")
     connection.execute("PRAGMA fullfsync = ON")
     (journal,) = connection.execute("PRAGMA journal_mode = TRUNCATE").fetchone()
     if journal != "truncate":

@@ -161,6 +161,18 @@ def test_what_needs_a_table_in_dynamodb_refuses_the_file(aws, address, words):
     )
 
 
+def test_a_file_without_the_table_is_named(aws, tmp_path):
+    code, text = command(aws, f"sqlite:{tmp_path / 'nope.db'}", "leases", "list", "--app", "orders-app")
+    assert code != 0
+    assert f"There is no lease table 'orders-app' in the file {tmp_path / 'nope.db'}" in text
+    assert not (tmp_path / "nope.db").exists()
+
+
+def test_a_command_that_reads_no_lease_table_does_not_mind_the_variable(aws, address):
+    code, text = command(aws, address, "streams", "describe", "orders")
+    assert code == 0, text
+
+
 def test_an_address_of_no_store_is_refused_at_once(start):
     run = start("--lease-store", "postgresql://orders")
     assert run.process.wait(GUARD) == 78

@@ -210,6 +210,14 @@ class TableMissing(SetupError):
     """There is no table of that name."""
 
 
+def _place_of(method: Callable[..., Mapping[str, Any]]) -> str:
+    """Return the end of a sentence: where that method of a client seeks a table, and what to check."""
+    path = getattr(getattr(method, "__self__", None), "path", None)
+    if path is not None:
+        return f"in the file {path}. Check --application (or --table), --lease-store, and that the file is there."
+    return "in that region and account. Check --application (or --table), --region, and whose credentials these are."
+
+
 class _Denied(SetupError):
     """DescribeTable or Scan is not permitted."""
 
@@ -221,10 +229,7 @@ def _call(
 
     def refusal(code: str | None, failure: PyKclError) -> PyKclError:
         if code == "ResourceNotFoundException":
-            return TableMissing(
-                f"There is no lease table {request['TableName']!r} in that region and account. Check --application (or "
-                "--table), --region, and whose credentials these are."
-            )
+            return TableMissing(f"There is no lease table {request['TableName']!r} {_place_of(method)}")
         return _Denied(str(failure)) if code in ("AccessDeniedException", "AccessDenied") else failure
 
     def call() -> dict[str, Any]:
