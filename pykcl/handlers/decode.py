@@ -49,6 +49,8 @@ _COLLECTIONS = (
 )
 
 
+_OPENED_WEIGHS = 4
+"""Values that a list or object counts for: the parser of pydantic takes 240 bytes for an empty one."""
 _LARGE = 64 * 1024
 """Bytes of data beyond which pydantic ends a list with its first error."""
 _NO_SCHEMA = ("default", "metadata", "serialization", "config")
@@ -115,7 +117,7 @@ def _metered(decoder: Decoder) -> Decoder:
     """Return a decoder that refuses JSON beyond our limits, in the place of one that has other limits or none."""
 
     def decode(data: bytes) -> Any:
-        refuse_excess(data, max_values=MAX_RECORD_VALUES)
+        refuse_excess(data, max_values=MAX_RECORD_VALUES, opened_weighs=_OPENED_WEIGHS)
         return decoder(data)
 
     return decode

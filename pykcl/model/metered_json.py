@@ -70,29 +70,35 @@ def read_json(
 
 
 def refuse_excess(
-    text: str | bytes, *, max_values: int = MAX_VALUES, max_depth: int | None = MAX_DEPTH
+    text: str | bytes,
+    *,
+    max_values: int = MAX_VALUES,
+    max_depth: int | None = MAX_DEPTH,
+    opened_weighs: int = 1,
 ) -> None:
     """Raise NotJson for more values or levels than that. bytes: in UTF-8.
 
-    A value is counted by the sign before it: a comma or an opening bracket.
+    A value is counted by the sign before it: a comma or an opening bracket. opened_weighs: the number of values that
+    each list or object counts for.
     """
     length = len(text)
     # Two signs of three at most are counted: `[],[],`. Levels take two signs each.
-    may_be_many = length > max_values + max_values // 2
+    may_be_many = length * opened_weighs > max_values + max_values // 2
     if not may_be_many and (max_depth is None or length <= 2 * max_depth):
         return
     opened = _count(text, "[") + _count(text, "{")
     if (max_depth is None or opened <= max_depth) and (
-        not may_be_many or opened + _count(text, ",") <= max_values
+        not may_be_many or opened * opened_weighs + _count(text, ",") <= max_values
     ):
         return
     values = quotes = depth = 0
     for outside, found in _outside_strings(text):
-        values += outside.count(b",") + outside.count(b"[") + outside.count(b"{")
+        values += outside.count(b",") + opened_weighs * (outside.count(b"[") + outside.count(b"{"))
         quotes += found
         # A value has a name and a text at most. Where there are more, the text is not JSON, and need not be read on.
         if values > max_values or quotes > 4 * (max_values + 1):
-            raise NotJson(f"it has more than {max_values:,} values")
+            each = f", of which each list and object counts as {opened_weighs}" if opened_weighs > 1 else ""
+            raise NotJson(f"it has more than {max_values:,} values{each}")
         if max_depth is not None:
             depth = _depth_after(outside.translate(None, _NO_BRACKETS), depth, max_depth)
 

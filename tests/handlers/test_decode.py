@@ -319,6 +319,11 @@ def test_a_model_that_decodes_json_by_itself_does_so_for_large_data_too():
     assert decoder_of(Own)(b" " * LARGE) == LARGE
 
 
+def test_more_lists_than_pydantic_has_memory_for_are_refused():
+    with pytest.raises(NotJson, match="each list and object counts as 4"):
+        decoder_of(Leaf)(b'{"id": [' + b"[]," * 210_000 + b"0]}")
+
+
 def test_a_pydantic_without_that_setting_decodes_large_data_too(monkeypatch):
     monkeypatch.setitem(sys.modules, "pydantic_core", None)
     assert decoder_of(Leaf)(b'{"id": 1}' + b" " * LARGE) == Leaf(id=1)

@@ -77,6 +77,13 @@ def test_all_the_json_of_a_megabyte_passes_as_the_data_of_a_record():
         refuse_excess(text.encode(), max_values=MAX_RECORD_VALUES)
 
 
+def test_lists_and_objects_may_count_for_several_values():
+    text = '[[],{"[":[0]},"[[{{"]'
+    refuse_excess(text, max_values=4 * 4 + 2, opened_weighs=4)
+    with pytest.raises(NotJson, match="more than 17 values, of which each list and object counts as 4"):
+        refuse_excess(text, max_values=4 * 4 + 1, opened_weighs=4)
+
+
 def test_signs_within_strings_are_no_values(monkeypatch):
     """Read through chunks of every size, so that each border is cut once, and compared with a count sign by sign."""
     draw = random.Random(34)
