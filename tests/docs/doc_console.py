@@ -28,6 +28,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import IO
 
 import pytest
 from doc_pages import ROOT, Block
@@ -53,14 +54,18 @@ class Running:
         # exec: the signal must reach the program, not a shell in front of it.
         self._process = subprocess.Popen(
             ["bash", "-c", f"exec {command}"], cwd=cwd, env=env, text=True, encoding="utf-8",
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
         )  # fmt: skip
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
+        # Each by itself: what a program prints in two pieces may have a line of its log between them.
+        self._readers = [
+            threading.Thread(target=self._read, args=(output,), daemon=True)
+            for output in (self._process.stdout, self._process.stderr)
+        ]
+        for reader in self._readers:
+            reader.start()
 
-    def _read(self) -> None:
-        assert self._process.stdout is not None
-        with self._process.stdout as output:
+    def _read(self, output: IO[str]) -> None:
+        with output:
             for line in output:
                 with self._more:
                     self.lines.append(line.rstrip("\n"))
@@ -74,7 +79,7 @@ class Running:
             while not any(wanted.fullmatch(shown) for shown in self._new(seen)):
                 seen = len(self.lines)
                 left = deadline - time.monotonic()
-                if left <= 0 or (not self._reader.is_alive() and seen == len(self.lines)):
+                if left <= 0 or (not self._may_print_more() and seen == len(self.lines)):
                     break
                 self._more.wait(min(left, 0.5))
             else:
@@ -83,14 +88,21 @@ class Running:
             # Python writes the stacks of its threads (PYTHONFAULTHANDLER).
             self._process.send_signal(signal.SIGABRT)
             self._process.wait(DEADLINE)
-        self._reader.join(DEADLINE)
+        self._read_the_rest()
         raise AssertionError(f"{self.command!r} never printed {expected!r}, but:\n" + "\n".join(self.lines))
 
     def wait(self, seconds: float) -> None:
         """Until it prints something, or for so long."""
         with self._more:
-            if self._reader.is_alive():
+            if self._may_print_more():
                 self._more.wait(seconds)
+
+    def _may_print_more(self) -> bool:
+        return any(reader.is_alive() for reader in self._readers)
+
+    def _read_the_rest(self) -> None:
+        for reader in self._readers:
+            reader.join(DEADLINE)
 
     def _new(self, seen: int) -> list[str]:
         return [re.sub(r"127\.0\.0\.1:\d+", "127.0.0.1:4567", line) for line in self.lines[seen:]]
@@ -110,7 +122,7 @@ class Running:
         except subprocess.TimeoutExpired:
             self._process.kill()
             raise AssertionError(f"{self.command!r} did not end:\n" + "\n".join(self.lines)) from None
-        self._reader.join(DEADLINE)
+        self._read_the_rest()
         expected = -signal.SIGKILL if self.killed else 0
         assert code == expected, f"{self.command!r} ended with {code}:\n" + "\n".join(self.lines)
 
