@@ -19,6 +19,7 @@ import sqlite3
 import stat
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from copy import copy
 from pathlib import Path
 from typing import Any, Final
 
@@ -237,7 +238,8 @@ class SQLiteClient:
         if table is None or known != kept:
             table = Table(json.loads(kept[0]), 0, kept[1])
             self._tables[name] = kept, table
-        return table
+        # The handler of a signal may ask for rows in the middle of this request.
+        return copy(table)
 
     def _rows(self, file: _File, name: str) -> dict[str, Item]:
         """All rows of a table by key."""

@@ -490,6 +490,27 @@ def test_a_fork_by_the_handler_of_a_signal_within_a_request_leaves_it_to_the_par
     assert client.get_item(TableName="orders-app", Key=put["Item"])["Item"] == put["Item"]
 
 
+def test_a_request_by_the_handler_of_a_signal_within_another_one_leaves_that_as_it_is(
+    store, table, monkeypatch
+):
+    for key in (KEY, "shardId-000000000001"):
+        written(table, lease_writes.create(Lease(key, Checkpoint("1"))))
+    whole, within = sqlite.Table.get, []
+
+    def ask(table, params):
+        if not within:
+            within.append(table)
+            within.append(
+                store.get_item(TableName="orders-app", Key={"leaseKey": {"S": "shardId-000000000001"}})
+            )
+        return whole(table, params)
+
+    monkeypatch.setattr(sqlite.Table, "get", ask)
+    answer = store.get_item(TableName="orders-app", Key={"leaseKey": {"S": KEY}})
+    assert answer["Item"]["leaseKey"] == {"S": KEY}
+    assert within[1]["Item"]["leaseKey"] == {"S": "shardId-000000000001"}
+
+
 def test_a_file_that_a_tool_switches_to_a_write_ahead_log_is_refused(path, table):
     tool = sqlite3.connect(path)
     assert tool.execute("PRAGMA journal_mode = WAL").fetchone() == ("wal",)
