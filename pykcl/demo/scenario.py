@@ -27,7 +27,8 @@ from pykcl.model.lease import Lease
 from pykcl.model.shard import Shard
 from pykcl.runtime import SystemRuntime
 
-STEP_SECONDS = 30.0
+STEP_SECONDS = 120.0
+"""Until a step has failed. On two cores it takes a few; beside ten busy processes one took 31."""
 _POLL_SECONDS = 0.02
 _SCAN_SECONDS = 0.25
 _DRAW_SECONDS = 0.15
@@ -233,7 +234,7 @@ class FleetObserver:
 
 SHARDS = 4
 WORKERS = ("py-1", "py-2", "py-3")
-JAVA_SECONDS = 90.0
+JAVA_SECONDS = 240.0
 """For a Java worker until it has its share: its start, and it scans for leases only every two failover times."""
 _KILL_ATTEMPTS = 20
 _BURST = 200
