@@ -12,7 +12,7 @@ from doc_pages import ROOT, all_blocks, table_under
 
 from pykcl import event_dispatch
 from pykcl.cli.settings import SERVICE_OPTIONS
-from pykcl.config import OF_COMMANDS
+from pykcl.config import HTTP_TOKEN, LEASE_STORE, OF_COMMANDS
 from pykcl.health import http, pages
 from pykcl.health.probes import Verdict, WorkerHealth
 from pykcl.health.service import HealthFile
@@ -88,7 +88,8 @@ def test_the_options_and_variables_of_the_page_are_those_of_the_command():
     for row in rows:
         variable = made[row[0].split()[0].strip("`")]
         assert variable is None or f"`{variable}`" in row[2]
-    assert set(OF_COMMANDS) == {variable for variable in made.values() if variable} | {"PYKCL_HTTP_TOKEN"}
+    beside = {HTTP_TOKEN, LEASE_STORE}
+    assert set(OF_COMMANDS) == {variable for variable in made.values() if variable} | beside
 
 
 def test_the_numbers_of_the_page_are_those_of_the_code():

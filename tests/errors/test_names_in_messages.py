@@ -23,6 +23,7 @@ from pykcl.config import Config
 AS_OTHERS = (
     "pykcl.local.", "pykcl.testing.memory.", "pykcl.testing.simulation.", "pykcl.demo.java", "pykcl.ui.",
     "pykcl.health.http", "pykcl.health.pages", "pykcl.aws.transport.request_template", "pykcl.model.kpl",
+    "pykcl.stores.requests", "pykcl.stores.expressions",
 )  # fmt: skip
 """They write what AWS, Java, an HTTP server or a browser writes."""
 ALL_TEXTS = list(all_texts())
