@@ -56,7 +56,7 @@ from pykcl.operate.states import (
 from pykcl.operate.unleased import Unleased
 from pykcl.planning.lease_deletion import Deletion
 from pykcl.runtime import SystemRuntime
-from pykcl.times import format_duration
+from pykcl.times import format_duration, format_time
 
 if TYPE_CHECKING:
     from pykcl.operate.aws.lease_table import TableScanner
@@ -615,6 +615,40 @@ def prune(target: Target, output: Format, execute: bool) -> None:
     results = list(_reported(do_prune(target.row_writer(), plan)))
     if any(one != "deleted" for one in results):
         sys.exit(ExitCode.FAILED)
+
+
+@leases.command()
+@fleet_options("table", reads_stores=True)
+@EXECUTE
+def drop(target: Target, execute: bool) -> None:
+    """Drop the lease table of a replay.
+
+    Needs --application or --table. A dry run without --execute.
+
+    Where a shard is not done, the leases are watched first, for two failover times. If one of them changes, a worker is
+    at work, and the command refuses. It refuses the table of an application that goes on reading, too.
+    """
+    from pykcl.operate.aws.lease_table import delete_table
+    from pykcl.operate.idle import wait_until_idle
+    from pykcl.operate.leases import end_of_run
+
+    scanner, runtime = _scanner(target), SystemRuntime()
+    view = scanner.scan()
+    until, seconds = end_of_run(view), 2 * known_failover(target.failover, view.leases.values())[0]
+    ended = sum(lease.is_ended for lease in view.leases.values())
+    is_over = ended == len(view.leases)
+    say("DROPS NOW" if execute else "PLAN (nothing changed)")
+    say(f"  table    {_inert(target.table)}")
+    say(f"  run      until {format_time(until)}: {ended} of {len(view.leases)} shards are done")
+    if not is_over:
+        say(f"  only if  no lease changes within {seconds:g} s")
+    if not execute:
+        say("Run it again with --execute to drop it.")
+        return
+    if not is_over:
+        wait_until_idle(scanner.scan, runtime, failover=seconds, remedy="stop the replay")
+    delete_table(target.clients.client("dynamodb"), str(target.table), runtime)
+    say("DROPPED")
 
 
 def _reported(results: Any) -> Any:

@@ -293,7 +293,7 @@ class Replay:
             return ExitCode.FAILED
         announce(
             f"done: {len(leases)} shards were read until {format_time(self.settings.config.until_millis or 0)}. Table "
-            f"{name} stays. To remove it: aws dynamodb delete-table --table-name {name}"
+            f"{name} stays. To remove it: pykcl leases drop --table {name} --execute"
         )
         if any(count.lost for count in counts.values()):
             announce(

@@ -25,6 +25,7 @@ from pykcl.operate.aws.lease_table import RowWriter
 from pykcl.operate.snapshot import TableSnapshot
 from pykcl.planning.fleet_protocol import MULTI_STREAM_LEASE
 from pykcl.planning.lease_deletion import Deletion, garbage_candidates, plan_deletions
+from pykcl.planning.run_end import range_of
 
 _TRIES = 3
 
@@ -50,6 +51,19 @@ class ReleaseResult:
     outcome: Literal["released", "taken"]
     row: Lease
     plan: ReleasePlan
+
+
+def end_of_run(view: TableSnapshot) -> int:
+    """Return the end of the run that all rows of a table belong to, epoch milliseconds. Raises Refused without one."""
+    found = {range_of(lease)[1] for lease in view.leases.values()}
+    (end,) = found if len(found) == 1 else (None,)
+    if end is None or view.foreign or view.unreadable:
+        rows = len(view.leases) + len(view.foreign) + len(view.unreadable)
+        raise Refused(
+            f"This table is not of a run that ends: not all of its {rows} rows are leases of one. An application whose "
+            "lease table is gone begins anew. Do: check the name of the table."
+        )
+    return end
 
 
 def plan_release(key: str, row: Row | None) -> ReleasePlan:

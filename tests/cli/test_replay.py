@@ -4,14 +4,17 @@ import logging
 import os
 import re
 import signal
+import subprocess
+import sys
 import time
 from datetime import UTC, datetime, timedelta
 from functools import partial
 
 import pytest
-from service_kit import Service, lead_to
+from service_kit import ROOT, Service, lead_to
 
 from pykcl.cli import replay
+from pykcl.cli.local import local_environment
 from pykcl.cli.replay import (
     Count,
     Course,
@@ -102,6 +105,16 @@ def rows(dynamodb, table):
     return {row["leaseKey"]["S"]: row for row in dynamodb.scan(TableName=table)["Items"]}
 
 
+def pykcl(aws, *words):
+    """(exit code, all output)."""
+    done = subprocess.run(
+        [sys.executable, "-m", "pykcl.cli", *words],
+        env={**os.environ, "PYTHONPATH": str(ROOT), **local_environment(aws.url)},
+        capture_output=True, text=True, timeout=GUARD, check=False,
+    )  # fmt: skip
+    return done.returncode, done.stdout + done.stderr
+
+
 def test_a_replay_delivers_what_arrived_until_now_ends_and_is_over_for_good(start, aws, dynamodb):
     run = start(*UNTIL_NOW)
     run.until(lambda: run.processed, "the first record")
@@ -114,11 +127,17 @@ def test_a_replay_delivers_what_arrived_until_now_ends_and_is_over_for_good(star
     out = run.output.read_text()
     assert re.search(rf"^all +{len(BEFORE)} +{sum(map(len, BEFORE))} +0 +0$", out, re.MULTILINE), out
     assert re.search(r"^done: 2 shards were read until \S+Z\.", out, re.MULTILINE), out
-    assert "aws dynamodb delete-table --table-name orders-backfill" in out
+    assert "To remove it: pykcl leases drop --table orders-backfill --execute" in out
     assert {row["checkpoint"]["S"] for row in rows(dynamodb, "orders-backfill").values()} == {"SHARD_END"}
     again = start(*UNTIL_NOW)
     assert again.process.wait(GUARD) == 0, again.text
     assert again.processed == []
+    code, text = pykcl(aws, "leases", "drop", "--table", "orders-backfill")
+    assert (code, "2 of 2 shards are done\nRun it again with --execute" in text) == (0, True), text
+    assert len(rows(dynamodb, "orders-backfill")) == 2
+    code, text = pykcl(aws, "leases", "drop", "--table", "orders-backfill", "--execute")
+    assert (code, text.splitlines()[-1]) == (0, "DROPPED"), text
+    assert "orders-backfill" not in dynamodb.list_tables()["TableNames"]
 
 
 def test_several_processes_share_a_replay_and_all_end(start):

@@ -6,9 +6,10 @@ from fleet_table import ARN, NAME, at, ended, lease, note, shard
 from pykcl.errors import Refused, SetupError, TemporaryError
 from pykcl.local.stream import LocalKinesis
 from pykcl.model.checkpoint import AT_LATEST
-from pykcl.model.lease import PendingCheckpoint
+from pykcl.model.lease import ForeignRow, PendingCheckpoint, UnreadableRow
 from pykcl.model.shard import ShardListing
-from pykcl.operate.leases import plan_prune, plan_release, prune, release
+from pykcl.operate.leases import end_of_run, plan_prune, plan_release, prune, release
+from pykcl.operate.snapshot import TableSnapshot
 from pykcl.stores.expressions import aws_error
 from pykcl.testing.memory.dynamodb import Fault
 from pykcl.testing.memory.stream import MemoryStream
@@ -29,6 +30,27 @@ def failing(*, before=None, after=None, operation="UpdateItem", times=1):
 
 def planned(table, number):
     return plan_release(shard(number), table.rows.read(shard(number)))
+
+
+def of_a_run(number, until):
+    return lease(number, None, at(7), metadata=note("w1", until=until))
+
+
+def test_a_table_of_a_run_is_known_by_the_end_that_all_of_its_leases_have():
+    first, second = of_a_run(0, 1000), of_a_run(1, 1000)
+    assert end_of_run(TableSnapshot({one.key: one for one in (first, second)})) == 1000
+
+
+@pytest.mark.parametrize("view", [
+    TableSnapshot(), TableSnapshot({shard(0): lease(0, None, at(7))}),
+    TableSnapshot({shard(0): of_a_run(0, 1000), shard(1): of_a_run(1, 2000)}),
+    TableSnapshot({shard(0): of_a_run(0, 1000), shard(1): lease(1, None, at(7))}),
+    TableSnapshot({shard(0): of_a_run(0, 1000)}, foreign=(ForeignRow("Leader", "leader"),)),
+    TableSnapshot({shard(0): of_a_run(0, 1000)}, unreadable={shard(1): UnreadableRow(shard(1), "odd")}),
+], ids=["empty", "an application", "two ends", "a lease without", "a row of others", "an unreadable row"])  # fmt: skip
+def test_a_table_of_anything_else_is_refused(view):
+    with pytest.raises(Refused, match="This table is not of a run that ends"):
+        end_of_run(view)
 
 
 def test_a_plan_writes_nothing_and_shows_the_counter_and_owner_it_depends_on(table):

@@ -206,6 +206,11 @@ class _Segment:
         return request
 
 
+def delete_table(client: Any, table: str, runtime: Runtime) -> None:
+    """Delete a lease table with all of its rows. Raises SetupError, TemporaryError."""
+    _call(f"deleting table {table!r}", client.delete_table, {"TableName": table}, runtime)
+
+
 class TableMissing(SetupError):
     """There is no table of that name."""
 
