@@ -338,9 +338,9 @@ def main() -> int:
     )
     listener: Listener = watch
     sink: MetricsSink = Counts()
-    leases: SQLiteLeaseTable | None = SQLiteLeaseTable("orders.db", timeout=1.0)
+    lease_file: SQLiteLeaseTable | None = SQLiteLeaseTable("orders.db", timeout=1.0)
     worker = Worker(
-        processor=factory, config=config, lease_table=leases, on_event=listener, metrics_sinks=[sink]
+        processor=factory, config=config, lease_table=lease_file, on_event=listener, metrics_sinks=[sink]
     )
     report(worker)
     with Worker(
