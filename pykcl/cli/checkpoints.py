@@ -275,7 +275,7 @@ def caller_of(target: Target) -> str:
 
     try:
         return (
-            identity_of(target.clients, "kinesis" if target.clients.stores else "dynamodb").arn
+            identity_of(target.clients, "kinesis" if target.clients.has_lease_store else "dynamodb").arn
             or UNKNOWN_CALLER
         )
     except PyKclError:
@@ -482,7 +482,7 @@ _WAYS: tuple[Decorator, ...] = (
 
 
 @checkpoints.command("show")
-@fleet_options("table", reads_stores=True)
+@fleet_options("table", lease_stores="read")
 @click.option(
     "--times",
     is_flag=True,
@@ -546,7 +546,7 @@ def _arrivals(target: Target, leases: list[Any]) -> dict[str, str]:
 
 
 @checkpoints.command()
-@fleet_options("table", reads_stores=True)
+@fleet_options("table", lease_stores="read")
 @click.option(
     "--file",
     "path",
@@ -579,7 +579,7 @@ def export(target: Target, path: Path | None) -> None:
 
 
 @checkpoints.command()
-@fleet_options("table", reads_stores=True)
+@fleet_options("table", lease_stores="read")
 @gathered("way", Way, _WAYS)
 @moving_options
 def reset(target: Target, way: Way, moving: Moving) -> NoReturn:

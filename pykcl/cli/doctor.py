@@ -49,7 +49,7 @@ _OF = {
 
 
 @click.command(cls=Verb)
-@fleet_options(refuses_stores=True)
+@fleet_options(lease_stores="refused")
 @format_option
 @click.option(
     "--for",

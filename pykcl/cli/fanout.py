@@ -136,8 +136,7 @@ def deregister(target: Target, consumer: str | None, execute: bool) -> None:
 def _wait_until_still(target: Target, table: str) -> None:
     """Raise Refused if a worker of the table shows a sign of life. A table that is missing has no workers."""
     from pykcl.operate.aws.lease_table import TableMissing
-    from pykcl.operate.idle import wait_until_idle
-    from pykcl.operate.snapshot import known_failover
+    from pykcl.operate.idle import wait_until_idle, watch_time
 
     scan = target.scanner(table).scan
     try:
@@ -147,7 +146,7 @@ def _wait_until_still(target: Target, table: str) -> None:
         return
     if not leases:
         return
-    seconds = 2 * known_failover(target.failover, leases)[0]
+    seconds = watch_time(target.failover, leases)
     say(f"watching the leases of {printable(table)} for {seconds:g} s", err=True)
     wait_until_idle(
         scan, SystemRuntime(), failover=seconds, remedy="stop its workers, or let them read by polling"

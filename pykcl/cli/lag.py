@@ -31,7 +31,7 @@ _MAX_UNLEASED = 5
 
 
 @click.command(cls=Verb)
-@fleet_options("table", reads_stores=True)
+@fleet_options("table", lease_stores="read")
 @format_option
 @watch_option
 @click.option(

@@ -453,7 +453,7 @@ def leases() -> None:
 
 
 @leases.command("list")
-@fleet_options("table", reads_stores=True)
+@fleet_options("table", lease_stores="read")
 @format_option
 @watch_option
 @click.option(
@@ -618,7 +618,7 @@ def prune(target: Target, output: Format, execute: bool) -> None:
 
 
 @leases.command()
-@fleet_options("table", reads_stores=True)
+@fleet_options("table", lease_stores="read")
 @EXECUTE
 def drop(target: Target, execute: bool) -> None:
     """Drop the lease table of a replay.
@@ -629,12 +629,12 @@ def drop(target: Target, execute: bool) -> None:
     at work, and the command refuses. It refuses the table of an application that goes on reading, too.
     """
     from pykcl.operate.aws.lease_table import delete_table
-    from pykcl.operate.idle import wait_until_idle
+    from pykcl.operate.idle import wait_until_idle, watch_time
     from pykcl.operate.leases import end_of_run
 
     scanner, runtime = _scanner(target), SystemRuntime()
     view = scanner.scan()
-    until, seconds = end_of_run(view), 2 * known_failover(target.failover, view.leases.values())[0]
+    until, seconds = end_of_run(view), watch_time(target.failover, view.leases.values())
     ended = sum(lease.is_ended for lease in view.leases.values())
     is_over = ended == len(view.leases)
     say("DROPS NOW" if execute else "PLAN (nothing changed)")

@@ -140,14 +140,13 @@ class Target:
 def fleet_options(
     *needs: Need,
     stream_argument: str | None = None,
-    reads_stores: bool = False,
-    refuses_stores: bool = False,
+    lease_stores: Literal["read", "refused"] | None = None,
 ) -> Callable[[Command], Command]:
     """Decorator: the common options; the command's parameter `target` is a Target.
 
     needs: what must be given, by flag, file or PYKCL_ variable; otherwise it is a usage error. stream_argument:
-    parameter of the command that may name the stream in place of --stream. reads_stores: the command also reads a
-    lease table that is not in DynamoDB; refuses_stores: it may read one, as those do that need it, but no such.
+    parameter of the command that may name the stream in place of --stream. lease_stores: "read" where the command also
+    reads a lease table that is not in DynamoDB; "refused" where it reads a table, but no such, as for all that need it.
     Also turns pykcl's errors into one line and their exit code.
     """
 
@@ -157,10 +156,10 @@ def fleet_options(
             with exit_codes():
                 common = {name: given.pop(name) for name in _FLEET}
                 lease_store = common.pop("lease_store")
-                if reads_stores or refuses_stores or "table" in needs:
+                if lease_stores is not None or "table" in needs:
                     # To a command that reads no lease table, the variable says nothing.
                     lease_store = lease_store or os.environ.get(LEASE_STORE) or None
-                if not reads_stores:
+                if lease_stores != "read":
                     refuse_lease_store(lease_store, click.get_current_context().command_path)
                 named = given.pop(stream_argument) if stream_argument is not None else None
                 if named is not None and common["stream"] is not None:

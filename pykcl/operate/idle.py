@@ -16,7 +16,7 @@ from pykcl.model.fleet_rows import LeaderLock, lock_of, metrics_of
 from pykcl.model.lease import ForeignRow, Lease, Row
 from pykcl.model.lease_item import LEADER_KIND, METRICS_KIND
 from pykcl.operate.fleet import REPORT_LIFE
-from pykcl.operate.snapshot import TableSnapshot, time_of
+from pykcl.operate.snapshot import TableSnapshot, known_failover, time_of
 from pykcl.planning.leader_lock import heartbeat_interval
 from pykcl.runtime import Runtime
 from pykcl.times import format_duration
@@ -97,6 +97,14 @@ def moved_leases(before: Iterable[Row], after: Iterable[Row]) -> dict[str, str]:
         for key in sorted(first.keys() | second.keys())
         if _heartbeat(first.get(key)) != _heartbeat(second.get(key))
     }
+
+
+def watch_time(given: float | None, leases: Iterable[Lease]) -> float:
+    """Return two failover times in seconds: what would harm a worker is done after so long without a sign of one.
+
+    given: the failover time by flag or file; without it, the one noted on the leases.
+    """
+    return 2 * known_failover(given, leases)[0]
 
 
 def wait_until_idle(

@@ -19,7 +19,6 @@ import sqlite3
 import stat
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from copy import copy
 from pathlib import Path
 from typing import Any, Final
 
@@ -69,8 +68,7 @@ class SQLiteClient:
         self.path, self.timeout = path, timeout
         self._runtime = SystemRuntime()
         self._place: tuple[int, int] | None = None
-        # Most rows are as the scan before found them, and need neither be parsed nor measured again.
-        self._tables: dict[str, tuple[tuple[str, str], Table]] = {}
+        # Most rows are as the scan before found them, and need not be parsed again.
         self._known: dict[str, dict[str, tuple[str, Item]]] = {}
 
     def __str__(self) -> str:
@@ -184,7 +182,8 @@ class SQLiteClient:
         One that another has taken the place of is gone: whoever goes on there knows of nothing that was done in this
         one. Only a start, which may make the table, uses what is there now.
         """
-        there = _place_of(self.path)
+        found = _found_at(self.path)
+        there = found and _place_of(found)
         if not may_make and (there is None or self._place not in (None, there)):
             raise aws_error("ResourceNotFoundException", "Requested resource not found", operation)
         if there is None or there != self._place:
@@ -233,13 +232,7 @@ class SQLiteClient:
         if found is None:
             return None
         device, number = file.place
-        kept = found[1], f"{found[0]}-{device:x}-{number:x}"
-        known, table = self._tables.get(name, (None, None))
-        if table is None or known != kept:
-            table = Table(json.loads(kept[0]), 0, kept[1])
-            self._tables[name] = kept, table
-        # The handler of a signal may ask for rows in the middle of this request.
-        return copy(table)
+        return Table(json.loads(found[1]), 0, f"{found[0]}-{device:x}-{number:x}")
 
     def _rows(self, file: _File, name: str) -> dict[str, Item]:
         """All rows of a table by key."""
@@ -283,8 +276,14 @@ class _File:
             f"{path.as_uri()}?mode={mode}", 0.0, isolation_level=None, uri=True
         )
         try:
+            found = _found_at(path)
+            if found is not None and found.st_nlink > 1:
+                raise SetupError(
+                    f"The lease table {path} is a file with {found.st_nlink} names (hard links). Each would have a "
+                    "journal of its own. Do: keep one name."
+                )
+            self.place = _place_of(found) if found is not None else (0, 0)
             _prepare(self._connection, path)
-            self.place = _place_of(path) or (0, 0)
         except BaseException:
             self._connection.close()
             raise
@@ -317,11 +316,6 @@ class _File:
 
 def _prepare(connection: sqlite3.Connection, path: Path) -> None:
     """Make the tables in a file that is new. Raises sqlite3.Error, and SetupError for what is no lease table."""
-    if (names := os.stat(path).st_nlink) > 1:
-        raise SetupError(
-            f"The lease table {path} is a file with {names} names (hard links). Each would have a journal of its own. "
-            "Do: keep one name."
-        )
     is_new = _is_new(connection, path)
     (journal,) = connection.execute("PRAGMA journal_mode").fetchone()
     if journal == "wal":
@@ -372,14 +366,19 @@ def _code_of(error: sqlite3.Error) -> int:
     return getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
 
 
-def _place_of(path: Path) -> tuple[int, int] | None:
-    """Return device and number of a file; None: there is none. Raises OSError."""
+def _found_at(path: Path) -> os.stat_result | None:
+    """Return the facts of a file; None: there is none. Raises OSError, and SetupError for what is no file."""
     try:
         found = os.stat(path)
     except FileNotFoundError:
         return None
     if not stat.S_ISREG(found.st_mode):
         raise SetupError(f"The lease table {path} is no file. Do: name one, such as {path / 'orders.db'}.")
+    return found
+
+
+def _place_of(found: os.stat_result) -> tuple[int, int]:
+    """Return device and number of a file."""
     return found.st_dev, found.st_ino
 
 

@@ -33,6 +33,35 @@ def hang_here():
     threading.Event().wait()
 """
 
+WRITES = """
+import os
+from pykcl import RecordProcessor
+
+class Orders(RecordProcessor):
+    def process_records(self, batch):
+        for record in batch:
+            os.write(1, b"processed " + record.data + b"\\n")
+"""
+"""A processor whose standard output is all that it gets: see `written_by`."""
+
+
+def written_by(*runs):
+    """The data that runs of `WRITES` got."""
+    return [
+        one for run in runs for one in re.findall(r"^processed (.*)$", run.output.read_text(), re.MULTILINE)
+    ]
+
+
+def command(aws, *words, folder=None, **environment):
+    """(exit code, all output) of a command that ends by itself. folder: where it leaves what it writes."""
+    done = subprocess.run(
+        [sys.executable, "-m", "pykcl.cli", *words],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT), **local_environment(aws.url), **environment},
+        capture_output=True, text=True, timeout=GUARD, check=False,
+    )  # fmt: skip
+    return done.returncode, done.stdout + done.stderr
+
 
 def clean(monkeypatch):
     """No variable of AWS or pykcl."""

@@ -3,25 +3,13 @@
 import os
 import re
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from service_kit import ROOT, Service
+from service_kit import WRITES, Service, command, written_by
 
-from pykcl.cli.local import local_environment
 from pykcl.local.server import LocalAws
 
-PROGRAM = """
-import os
-from pykcl import RecordProcessor
-
-class Orders(RecordProcessor):
-    def process_records(self, batch):
-        for record in batch:
-            os.write(1, b"processed " + record.data + b"\\n")
-"""
 ORDERS = [f"order {number}" for number in range(60)]
 SHARDS = ["000", "001", "002", "003"]
 GUARD = 300
@@ -50,7 +38,7 @@ def start(tmp_path, aws, address):
         folder.mkdir()
         flags = ("--app", "orders-app", "--stream", "orders", "--start", "TRIM_HORIZON", "program:Orders")
         runs.append(
-            Service(folder, aws, "run", *flags, *arguments, program=PROGRAM, PYKCL_LEASE_STORE=address)
+            Service(folder, aws, "run", *flags, *arguments, program=WRITES, PYKCL_LEASE_STORE=address)
         )
         return runs[-1]
 
@@ -59,69 +47,45 @@ def start(tmp_path, aws, address):
         run.end()
 
 
-def processed(*runs):
-    return [
-        one for run in runs for one in re.findall(r"^processed (.*)$", run.output.read_text(), re.MULTILINE)
-    ]
+def asked(aws, address, *words):
+    """(exit code, all output) with that lease store. A backup stays beside the file."""
+    return command(
+        aws, *words, folder=Path(address.removeprefix("sqlite:")).parent, PYKCL_LEASE_STORE=address
+    )
 
 
-def command(aws, address, *words):
-    """(exit code, all output). A backup stays beside the file."""
-    done = subprocess.run(
-        [sys.executable, "-m", "pykcl.cli", *words],
-        cwd=Path(address.removeprefix("sqlite:")).parent,
-        env={**os.environ, "PYTHONPATH": str(ROOT), **local_environment(aws.url), "PYKCL_LEASE_STORE": address},
-        capture_output=True, text=True, timeout=GUARD, check=False,
-    )  # fmt: skip
-    return done.returncode, done.stdout + done.stderr
-
-
-def test_processes_share_the_leases_of_the_file_and_a_killed_one_is_replaced(start, aws, address):
+def test_processes_share_the_leases_of_the_file_and_a_killed_one_is_replaced(start, aws, address, dynamodb):
     first, second = start("--option", "failover_time=1"), start("--option", "failover_time=1")
     for run in (first, second):
         run.until(lambda run=run: "fleet joined" in run.text, "the fleet")
         assert "leases are in a file: the workers of this machine share them, and no others" in run.text
-    first.until(lambda: set(processed(first, second)) == set(ORDERS), "all records")
+    first.until(lambda: set(written_by(first, second)) == set(ORDERS), "all records")
     os.kill(first.process.pid, signal.SIGKILL)
     for data in ("late 1", "late 2", "late 3", "late 4"):
         aws.kinesis.put_record("orders", data.encode(), data)
     late = {"late 1", "late 2", "late 3", "late 4"}
-    second.until(lambda: late <= set(processed(first, second)), "the late records")
+    second.until(lambda: late <= set(written_by(first, second)), "the late records")
     second.process.send_signal(signal.SIGTERM)
     assert second.process.wait(GUARD) == 0, second.text
-    assert "orders-app" not in {table["TableName"] for table in tables(aws)}
-    code, text = command(aws, address, "leases", "list", "--app", "orders-app", "--stream", "orders")
+    assert "orders-app" not in dynamodb.list_tables()["TableNames"]
+    code, text = asked(aws, address, "leases", "list", "--app", "orders-app", "--stream", "orders")
     assert code == 0, text
     # The last lease of the killed one may not be taken yet.
     assert [
         word[:3] for word in re.findall(r"^(\d{3}) +(?:UNOWNED|STALE|EXPIRED)", text, re.MULTILINE)
     ] == SHARDS, text
-    code, text = command(aws, address, "lag", "--app", "orders-app", "--max-behind", "1h")
+    code, text = asked(aws, address, "lag", "--app", "orders-app", "--max-behind", "1h")
     assert code == 0, text
     assert re.findall(r"^(\d{3}) +\S+ +read ", text, re.MULTILINE) == SHARDS, text
 
 
-def tables(aws):
-    """The lease tables in DynamoDB."""
-    import boto3
-
-    client = boto3.client(
-        "dynamodb",
-        endpoint_url=aws.url,
-        region_name="us-east-1",
-        aws_access_key_id="local",
-        aws_secret_access_key="local",
-    )
-    return [{"TableName": name} for name in client.list_tables()["TableNames"]]
-
-
 def test_positions_move_from_one_store_to_another(start, aws, address, tmp_path):
     run = start()
-    run.until(lambda: set(processed(run)) == set(ORDERS), "all records")
+    run.until(lambda: set(written_by(run)) == set(ORDERS), "all records")
     run.process.send_signal(signal.SIGTERM)
     assert run.process.wait(GUARD) == 0
     export = tmp_path / "positions.json"
-    code, text = command(aws, address, "checkpoints", "export", "--app", "orders-app", "--file", str(export))
+    code, text = asked(aws, address, "checkpoints", "export", "--app", "orders-app", "--file", str(export))
     assert code == 0, text
     other = f"sqlite:{tmp_path / 'other.db'}"
     # It makes the leases, which `reset` does not.
@@ -138,9 +102,9 @@ def test_positions_move_from_one_store_to_another(start, aws, address, tmp_path)
         "--positions-only",
         "--execute",
     )
-    code, text = command(aws, other, "checkpoints", *words)
+    code, text = asked(aws, other, "checkpoints", *words)
     assert code == 0, text
-    code, text = command(aws, other, "checkpoints", "export", "--app", "orders-app")
+    code, text = asked(aws, other, "checkpoints", "export", "--app", "orders-app")
     positions = re.findall(r'"checkpoint": "([^"]*)"', text)
     assert positions == re.findall(r'"checkpoint": "([^"]*)"', export.read_text())
     assert len(positions) == 4
@@ -153,7 +117,7 @@ def test_positions_move_from_one_store_to_another(start, aws, address, tmp_path)
     ("run", "--app", "orders-b", "--stream", "orders", "--shadow", "orders-c"),
 ])  # fmt: skip
 def test_what_needs_a_table_in_dynamodb_refuses_the_file(aws, address, words):
-    code, text = command(aws, address, *words)
+    code, text = asked(aws, address, *words)
     assert code == 2, text
     assert (
         f"reads no lease table but one in DynamoDB, and the lease store is {address}. Do: leave out --lease-store"
@@ -162,14 +126,14 @@ def test_what_needs_a_table_in_dynamodb_refuses_the_file(aws, address, words):
 
 
 def test_a_file_without_the_table_is_named(aws, tmp_path):
-    code, text = command(aws, f"sqlite:{tmp_path / 'nope.db'}", "leases", "list", "--app", "orders-app")
+    code, text = asked(aws, f"sqlite:{tmp_path / 'nope.db'}", "leases", "list", "--app", "orders-app")
     assert code != 0
     assert f"There is no lease table 'orders-app' in the file {tmp_path / 'nope.db'}" in text
     assert not (tmp_path / "nope.db").exists()
 
 
 def test_a_command_that_reads_no_lease_table_does_not_mind_the_variable(aws, address):
-    code, text = command(aws, address, "streams", "describe", "orders")
+    code, text = asked(aws, address, "streams", "describe", "orders")
     assert code == 0, text
 
 
@@ -182,6 +146,6 @@ def test_an_address_of_no_store_is_refused_at_once(start):
 def test_a_file_that_says_how_to_reach_dynamodb_is_refused_beside_a_lease_store(aws, address, tmp_path):
     file = tmp_path / "pykcl.toml"
     file.write_text('application = "orders-b"\nstream = "orders"\n[clients.dynamodb]\nregion = "eu-west-1"\n')
-    code, text = command(aws, address, "run", "--config", str(file), "program:Orders")
+    code, text = asked(aws, address, "run", "--config", str(file), "program:Orders")
     assert code == 78, text
     assert f"[clients.dynamodb] and the lease store {address} both say where the leases are" in text

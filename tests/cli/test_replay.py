@@ -4,17 +4,14 @@ import logging
 import os
 import re
 import signal
-import subprocess
-import sys
 import time
 from datetime import UTC, datetime, timedelta
 from functools import partial
 
 import pytest
-from service_kit import ROOT, Service, lead_to
+from service_kit import WRITES, Service, command, lead_to, written_by
 
 from pykcl.cli import replay
-from pykcl.cli.local import local_environment
 from pykcl.cli.replay import (
     Count,
     Course,
@@ -39,15 +36,6 @@ from pykcl.model.checkpoint import AT_SHARD_END
 from pykcl.model.lease import Lease, PykclMetadata
 from pykcl.status import LeaseStatus, WorkerStatus
 
-PROGRAM = """
-import os
-from pykcl import RecordProcessor
-
-class Orders(RecordProcessor):
-    def process_records(self, batch):
-        for record in batch:
-            os.write(1, b"processed " + record.data + b"\\n")
-"""
 BEFORE = [f"order {number}" for number in range(20)]
 LATER = ["late 1", "late 2"]
 GUARD = 300
@@ -56,11 +44,11 @@ GUARD = 300
 class Run(Service):
     def __init__(self, folder, aws, *arguments, verb="replay", app="orders-backfill"):
         flags = ("--app", app, "--stream", "orders", "program:Orders")
-        super().__init__(folder, aws, verb, *flags, *arguments, program=PROGRAM)
+        super().__init__(folder, aws, verb, *flags, *arguments, program=WRITES)
 
     @property
     def processed(self):
-        return sorted(re.findall(r"^processed (.*)$", self.output.read_text(), re.MULTILINE))
+        return sorted(written_by(self))
 
     def stop(self):
         self.process.send_signal(signal.SIGTERM)
@@ -105,16 +93,6 @@ def rows(dynamodb, table):
     return {row["leaseKey"]["S"]: row for row in dynamodb.scan(TableName=table)["Items"]}
 
 
-def pykcl(aws, *words):
-    """(exit code, all output)."""
-    done = subprocess.run(
-        [sys.executable, "-m", "pykcl.cli", *words],
-        env={**os.environ, "PYTHONPATH": str(ROOT), **local_environment(aws.url)},
-        capture_output=True, text=True, timeout=GUARD, check=False,
-    )  # fmt: skip
-    return done.returncode, done.stdout + done.stderr
-
-
 def test_a_replay_delivers_what_arrived_until_now_ends_and_is_over_for_good(start, aws, dynamodb):
     run = start(*UNTIL_NOW)
     run.until(lambda: run.processed, "the first record")
@@ -132,10 +110,10 @@ def test_a_replay_delivers_what_arrived_until_now_ends_and_is_over_for_good(star
     again = start(*UNTIL_NOW)
     assert again.process.wait(GUARD) == 0, again.text
     assert again.processed == []
-    code, text = pykcl(aws, "leases", "drop", "--table", "orders-backfill")
+    code, text = command(aws, "leases", "drop", "--table", "orders-backfill")
     assert (code, "2 of 2 shards are done\nRun it again with --execute" in text) == (0, True), text
     assert len(rows(dynamodb, "orders-backfill")) == 2
-    code, text = pykcl(aws, "leases", "drop", "--table", "orders-backfill", "--execute")
+    code, text = command(aws, "leases", "drop", "--table", "orders-backfill", "--execute")
     assert (code, text.splitlines()[-1]) == (0, "DROPPED"), text
     assert "orders-backfill" not in dynamodb.list_tables()["TableNames"]
 

@@ -17,6 +17,7 @@ from pykcl.errors import ConfigError
 CONNECTIONS = 32
 _CONNECT_TIMEOUT = 5.0
 _READ_TIMEOUT = 15.0
+_LEASE_TABLE, _LEASE_STORE = "dynamodb/1", "lease store"
 _CREDENTIALS_PATIENCE = 60.0
 """A command that prints credentials may ask a person for a code before."""
 
@@ -28,7 +29,6 @@ class OperatorClients:
     profile, region, endpoint (URL, for every service): None for boto3's default. specs: of "kinesis" and "dynamodb" in
     a worker's file; profile, region and endpoint override them. fallback_region: used if neither region nor specs name
     one. hosts: that requests have gone to since `note_hosts`, each with the operations ("kinesis.ListShards").
-    stores: a lease table that is not in DynamoDB.
     """
 
     profile: str | None = None
@@ -37,7 +37,6 @@ class OperatorClients:
     specs: Mapping[str, ClientSpec] = field(default_factory=dict, repr=False)
     fallback_region: str | None = None
     hosts: dict[str, set[str]] = field(default_factory=dict, init=False, repr=False)
-    stores: list[Any] = field(default_factory=list, init=False, repr=False)
     _sessions: dict[object, Any] = field(default_factory=dict, init=False, repr=False)
     _clients: dict[str, Any] = field(default_factory=dict, init=False, repr=False)
 
@@ -54,8 +53,12 @@ class OperatorClients:
 
     def use_lease_store(self, store: Any) -> None:
         """Use this lease table for that of DynamoDB from now on."""
-        self._clients["dynamodb/1"] = store
-        self.stores.append(store)
+        self._clients[_LEASE_TABLE] = self._clients[_LEASE_STORE] = store
+
+    @property
+    def has_lease_store(self) -> bool:
+        """True where the lease table is not in DynamoDB."""
+        return _LEASE_STORE in self._clients
 
     def note_hosts(self, client: Any) -> None:
         """Note from now on where the requests of this client go."""

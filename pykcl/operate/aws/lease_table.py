@@ -100,7 +100,7 @@ def describe(client: Any, table: str, runtime: Runtime) -> TableFacts:
     """
     try:
         answer = _call(
-            f"describing lease table {table!r}", client.describe_table, {"TableName": table}, runtime
+            f"describing lease table {table!r}", client, client.describe_table, {"TableName": table}, runtime
         )
     except _Denied as error:
         return TableFacts(table, None, why_not=str(error))
@@ -177,6 +177,7 @@ class _Segment:
             started = self._runtime.monotonic()
             answer = _call(
                 f"scanning lease table {self._facts.name!r}",
+                self._client,
                 self._client.scan,
                 self._request(after, rate),
                 self._runtime,
@@ -207,17 +208,32 @@ class _Segment:
 
 
 def delete_table(client: Any, table: str, runtime: Runtime) -> None:
-    """Delete a lease table with all of its rows. Raises SetupError, TemporaryError."""
-    _call(f"deleting table {table!r}", client.delete_table, {"TableName": table}, runtime)
+    """Delete a lease table with all of its rows. Raises TableMissing, SetupError, TemporaryError.
+
+    An attempt without an answer may have deleted it: after one, a table that is missing is a success.
+    """
+    attempts = 0
+
+    def delete(**request: Any) -> Any:
+        nonlocal attempts
+        attempts += 1
+        return client.delete_table(**request)
+
+    try:
+        _call(f"deleting table {table!r}", client, delete, {"TableName": table}, runtime)
+    except TableMissing:
+        if attempts == 1:
+            raise
 
 
 class TableMissing(SetupError):
     """There is no table of that name."""
 
 
-def _place_of(method: Callable[..., Mapping[str, Any]]) -> str:
-    """Return the end of a sentence: where that method of a client seeks a table, and what to check."""
-    path = getattr(getattr(method, "__self__", None), "path", None)
+def _sought_in(client: Any) -> str:
+    """Return the end of a sentence: where that client seeks a table, and what to check."""
+    # A lease file names itself; boto3's client has no such attribute.
+    path = getattr(client, "path", None)
     if path is not None:
         return f"in the file {path}. Check --application (or --table), --lease-store, and that the file is there."
     return "in that region and account. Check --application (or --table), --region, and whose credentials these are."
@@ -228,13 +244,17 @@ class _Denied(SetupError):
 
 
 def _call(
-    doing: str, method: Callable[..., Mapping[str, Any]], request: Mapping[str, Any], runtime: Runtime
+    doing: str,
+    client: Any,
+    method: Callable[..., Mapping[str, Any]],
+    request: Mapping[str, Any],
+    runtime: Runtime,
 ) -> dict[str, Any]:
     """Call a method of the client for a table, several times if needed. Raises _Denied, SetupError, TemporaryError."""
 
     def refusal(code: str | None, failure: PyKclError) -> PyKclError:
         if code == "ResourceNotFoundException":
-            return TableMissing(f"There is no lease table {request['TableName']!r} {_place_of(method)}")
+            return TableMissing(f"There is no lease table {request['TableName']!r} {_sought_in(client)}")
         return _Denied(str(failure)) if code in ("AccessDeniedException", "AccessDenied") else failure
 
     def call() -> dict[str, Any]:

@@ -1,9 +1,11 @@
 """Scans of a lease table that leave the fleet its read units."""
 
 import pytest
+from botocore.exceptions import ConnectionClosedError
 from fleet_table import NAME, FleetTable, lease, shard
 
 from pykcl.errors import SetupError, WrongTable
+from pykcl.operate.aws.lease_table import TableMissing, TableScanner, delete_table
 from pykcl.stores.expressions import aws_error
 from pykcl.testing.memory.dynamodb import Fault
 
@@ -94,10 +96,20 @@ def test_a_table_of_another_shape_is_refused_before_a_row_is_read(table):
         AttributeDefinitions=[{"AttributeName": "id", "AttributeType": "S"}],
         BillingMode="PAY_PER_REQUEST",
     )
-    from pykcl.operate.aws.lease_table import TableScanner
-
     with pytest.raises(WrongTable, match="its key is id"):
         TableScanner(table.client, "invoices", table.clock).scan()
     assert "Scan" not in table.operations()
     with pytest.raises(SetupError, match="There is no lease table 'nowhere'"):
         TableScanner(table.client, "nowhere", table.clock).scan()
+
+
+def test_a_deletion_whose_answer_was_lost_is_done(table, clock):
+    faults = iter([Fault(after=ConnectionClosedError(endpoint_url="https://dynamodb"))])
+    table.client.fault = lambda operation, params: next(faults, None)
+    delete_table(table.client, NAME, clock)
+    assert NAME not in table.client.tables
+
+
+def test_a_table_that_was_never_there_is_not_deleted(table, clock):
+    with pytest.raises(TableMissing, match="There is no lease table 'others' in that region and account"):
+        delete_table(table.client, "others", clock)
