@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from pykcl.model.checkpoint import Checkpoint, StartPosition
     from pykcl.model.dead_letter import Condition, DeadLetter
     from pykcl.model.lease import PendingCheckpoint
-    from pykcl.model.new_record import NewRecord
+    from pykcl.model.new_record import NewRecord, hash_key_of
     from pykcl.model.record import Record
     from pykcl.processor import (
         Acknowledgements,
@@ -147,6 +147,7 @@ __all__ = [
     "WrongTable",
     "__version__",
     "handler",
+    "hash_key_of",
     "lambda_processor",
 ]
 
@@ -221,6 +222,7 @@ _HOMES = {
     "WrongStream": "pykcl.errors",
     "WrongTable": "pykcl.errors",
     "handler": "pykcl.handlers.functions",
+    "hash_key_of": "pykcl.model.new_record",
     "lambda_processor": "pykcl.handlers.lambda_processor",
 }
 

@@ -226,10 +226,16 @@ def put(
     )
     from pykcl.operate.streams.writer import Outlet, StreamWriter
 
+    outlet = Outlet.of(admin, name, summary)
+    if aggregate and outlet.ignores_keys and not quiet:
+        print_notice(
+            "records go plain, without --aggregate: the stream puts them into any shard, whatever their partition key, "
+            "and consumers open aggregates of one shard alone"
+        )
     stop, give_up = SignalEvent(), SignalEvent()
     with _ended_by_signals(stop, give_up):
         putting = StreamWriter(
-            Outlet.of(admin, name, summary),
+            outlet,
             runtime,
             stop=stop,
             give_up=give_up,
@@ -247,7 +253,7 @@ def put(
             course.remedy = ""
         finally:
             putting.close()
-    sys.exit(_conclude(summary.name, putting, course, aggregated=aggregate))
+    sys.exit(_conclude(summary.name, putting, course))
 
 
 def _pump(
@@ -309,7 +315,7 @@ def _take(
         putting.take(number, record)
 
 
-def _conclude(stream: str, putting: StreamWriter, course: _Course, *, aggregated: bool) -> int:
+def _conclude(stream: str, putting: StreamWriter, course: _Course) -> int:
     """Print what was put, and what was not; return the exit code."""
     tally = putting.tally
     with quiet_when_unread():

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 
 from pykcl.model.checkpoint import Checkpoint
 from pykcl.model.record import PlainRecords, Record, SubRecords, joined
-from pykcl.model.shard import LAST_HASH_KEY, HashRange, hash_key_of
+from pykcl.model.shard import LAST_HASH_KEY, HashRange, hash_key_in
 
 MAGIC = b"\xf3\x89\x9a\xc2"
 DIGEST_SIZE = 16
@@ -543,7 +543,7 @@ class Aggregator:
         for an explicit hash key that is no decimal number below 2^128 (Java KCL would lose the aggregate).
         """
         user_record = UserRecord(partition_key, explicit_hash_key, data)
-        if explicit_hash_key is not None and hash_key_of(explicit_hash_key) is None:
+        if explicit_hash_key is not None and hash_key_in(explicit_hash_key) is None:
             raise ValueError("the explicit hash key is not a decimal number in 0..2^128-1")
         smallest = _ENVELOPE_SIZE + _wire_size(user_record, 0, 0)
         if smallest > self._max_bytes:

@@ -6,7 +6,8 @@ from functools import lru_cache
 from hashlib import md5
 from typing import NamedTuple
 
-from pykcl.model.shard import hash_key_of
+from pykcl.errors import RecordRefused
+from pykcl.model.shard import hash_key_in
 
 MAX_KEY_LENGTH = 256
 """Characters of a partition key."""
@@ -63,10 +64,31 @@ def why_refused(record: NewRecord, max_bytes: int) -> str | None:
         return "has a partition key that is not Unicode text (a lone surrogate)"
     if not 1 <= len(key) <= MAX_KEY_LENGTH:
         return f"has a partition key of {len(key)} characters; there must be 1 to {MAX_KEY_LENGTH}"
-    if hash_key is not None and hash_key_of(hash_key) is None:
+    if hash_key is not None and hash_key_in(hash_key) is None:
         return "has an explicit_hash_key that is not a whole number in 0..2^128-1"
     if size > max_bytes:
         return (
             f"makes a record of {size} bytes with its partition key; this stream accepts at most {max_bytes}"
         )
     return None
+
+
+def key_text(partition_key: object) -> str:
+    """Return a partition key as plain text. Raises RecordRefused for what is no text."""
+    if not isinstance(partition_key, str):
+        raise RecordRefused(f"partition_key={type(partition_key).__name__} is no text. Do: give a str.")
+    # A class that compares otherwise would share hash keys.
+    return str.__str__(partition_key)
+
+
+def hash_key_of(partition_key: str, explicit_hash_key: int | str | None = None) -> int:
+    """Return the hash key of a record by Kinesis' rule: the explicit one, else the MD5 of the partition key in UTF-8.
+
+    The shard that has it in its range of hash keys gets the record. Raises RecordRefused for keys that Kinesis refuses.
+    """
+    hash_key = None if explicit_hash_key is None else str(explicit_hash_key)
+    record = NewRecord(b"", key_text(partition_key), hash_key)
+    problem = why_refused(record, MAX_RECORD_BYTES)
+    if problem is not None:
+        raise RecordRefused(f"A record that {problem} goes into no shard. Do: change it.")
+    return record.hash_key

@@ -50,7 +50,7 @@ def consumer_name(consumer: str | None, application: str) -> str:
     return arn["consumer"] if arn is not None else consumer or application
 
 
-def hash_key_of(text: str) -> int | None:
+def hash_key_in(text: str) -> int | None:
     """Return the hash key that `text` is in decimal digits; None unless it is one, of 128 bits."""
     if _HASH_KEY.match(text) is None:
         return None

@@ -163,6 +163,11 @@ class Delivery:
         with self._lock:
             return self._pending
 
+    def shard_of(self, hash_key: int) -> str | None:
+        """Return the shard of a hash key; None where that is not known."""
+        with self._lock:
+            return self._records.shard_of(hash_key)
+
     def wait_to_put(self, record: PendingRecord, *, may_wait: bool, timeout: float | None) -> None:
         """Take a record that was offered in vain, as soon as there is room for it.
 

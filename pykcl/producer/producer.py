@@ -27,7 +27,7 @@ from pykcl.metrics.catalog import PRODUCER_CATALOGUE, PRODUCER_DIMENSIONS, PRODU
 from pykcl.metrics.cloudwatch import Sender
 from pykcl.metrics.meter import MetricsSink
 from pykcl.metrics.setup import MetricsPipeline, given_sinks
-from pykcl.model.new_record import MAX_RECORD_BYTES, NewRecord, why_refused
+from pykcl.model.new_record import MAX_RECORD_BYTES, NewRecord, hash_key_of, key_text, why_refused
 from pykcl.processor import why_it_runs_nothing
 from pykcl.producer.accumulator import (
     SETUP_PATIENCE,
@@ -321,10 +321,8 @@ class ProducerBase:
         self, data: object, partition_key: str | None, explicit_hash_key: int | str | None, ticket: Ticket
     ) -> PendingRecord:
         key = self._runtime.random().randbytes(8).hex() if partition_key is None else partition_key
-        if not isinstance(key, str):
-            raise RecordRefused(f"partition_key={type(key).__name__} is no text. Do: give a str.")
         if type(key) is not str:
-            key = str.__str__(key)  # a class that compares otherwise would share hash keys
+            key = key_text(key)
         hash_key = None if explicit_hash_key is None else str(explicit_hash_key)
         content = encoded(data, self._serializer)
         if self._compressed is not None:
@@ -355,6 +353,15 @@ class ProducerBase:
     def pending(self) -> int:
         """Number of records that were put and whose outcome is not known."""
         return 0 if self._delivery is None else self._own_delivery().pending
+
+    def shard_of(self, partition_key: str, explicit_hash_key: int | str | None = None) -> str | None:
+        """Return the id of the shard that a record with this key goes into, by the newest listing of the shards.
+
+        None where the key does not say it: the stream puts records into any shard, or its shards may not be listed. A
+        record that is put after a reshard goes into another one; its `PutResult` has the shard. Raises RecordRefused
+        for keys that Kinesis refuses, and PyKclError where the producer is not started.
+        """
+        return self._own_delivery().shard_of(hash_key_of(partition_key, explicit_hash_key))
 
     def _own_delivery(self) -> Delivery:
         # Before any lock: a thread that had it at the fork cannot release it in the forked process.

@@ -390,14 +390,19 @@ def test_lag_is_zero_at_the_tip_and_a_breach_exits_with_3(aws, server):
     assert "BEHIND 0.0s" in told
     assert "1 of the 5 GetRecords calls a second" in told
     server.kinesis.put_record("orders", b"x", "key")
+    assert "1 of 2 shards are more than 0.0s behind" in lag_beyond_zero()
+
+
+def lag_beyond_zero():
+    """The output of `lag --max-behind 0s` once that is exceeded."""
     deadline = time.monotonic() + 300
     while True:
-        # Kinesis tells its clock to the second, so the record may seem to have arrived just now.
+        # Kinesis says its time in whole seconds, so the record may seem to have arrived just now.
         found = CliRunner().invoke(main, ["lag", "--app", APP, "--stream", "orders", "--max-behind", "0s"])
         if found.exit_code == 3 or time.monotonic() > deadline:
             break
     assert found.exit_code == 3
-    assert "1 of 2 shards are more than 0.0s behind" in found.output
+    return found.output
 
 
 def test_a_shard_without_a_lease_is_behind_and_listed(aws, server):
@@ -417,6 +422,7 @@ def test_a_shard_without_a_lease_is_behind_and_listed(aws, server):
         "no lease",
     ]
     assert "its end is not written" in rows[shard(2)]["why"]
+    assert "2 of 4 shards are more than 0.0s behind" in lag_beyond_zero()
     assert f"002 has no lease: waits for the end of {shard(0)}" in pykcl("lag", *asked)
     told = pykcl("leases", "list", *asked, "--no-sample")
     assert "2 UNKNOWN, 2 NO LEASE" in told

@@ -265,6 +265,15 @@ def test_put_loses_nothing_when_kinesis_throttles_and_drops_answers(aws, pykcl, 
     assert sum(seen.values()) > count
 
 
+def test_put_says_where_aggregates_would_not_be_read_and_puts_plain_records(aws, pykcl):
+    aws.kinesis.create_stream("auto", 2, mode="ON_DEMAND", distribution="AUTO")
+    done = pykcl("put", "auto", "--aggregate", input=b"a\nb\n")
+    assert done.stdout == b"put 2 records into auto\n"
+    assert b"records go plain, without --aggregate: the stream puts them into any shard" in done.stderr
+    assert b"records go plain" not in pykcl("put", "auto", input=b"c\n").stderr
+    assert b"records go plain" not in pykcl("put", "orders", "--aggregate", input=b"c\n").stderr
+
+
 def test_put_keeps_to_the_limits_of_a_shard(pykcl):
     with LocalAws(limits=True) as limited:
         limited.kinesis.create_stream("orders", 1)

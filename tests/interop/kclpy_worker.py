@@ -66,8 +66,7 @@ class KclpyWorker(_Other):
     lead as soon as Java may, as is advised for fleets that shall do without Java.
 
     package: source of amazon_kclpy, of which all of them use sample.properties, with other names: program, stream,
-    application and worker. And retrievalMode, as the local AWS has no enhanced fan-out. The endpoints come from the
-    environment. Raises java.Unavailable.
+    application and worker. And retrievalMode, so that all three poll. The endpoints come from the environment. Raises java.Unavailable.
     """
 
     def __init__(

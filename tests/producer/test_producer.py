@@ -22,6 +22,7 @@ from pykcl.errors import (
     Throttled,
 )
 from pykcl.model.kpl import MAGIC
+from pykcl.model.new_record import hash_key_of
 from pykcl.producer import producer as module
 from pykcl.producer.accumulator import Accumulator
 from pykcl.producer.delivery import Delivery, PutsDelayed, PutsResumed, RecordsNotDelivered
@@ -607,6 +608,44 @@ def test_the_largest_record_of_the_stream_and_the_longest_key_are_taken(stage):
     assert future.result(0).shard_id.endswith("1")
 
 
+def test_a_record_of_ten_mebibytes_is_taken_and_one_byte_more_is_not(stage):
+    stage.kinesis.set_max_record_size("s", 10240)
+    with stage.producer() as producer:
+        with pytest.raises(RecordRefused, match="accepts at most 10485760"):
+            producer.put(b"x" * 10 * 1024 * 1024, "k")
+        largest = producer.put(b"x" * (10 * 1024 * 1024 - 1), "k")
+        other = producer.put(b"other", "k")
+    assert largest.result(0).shard_id == other.result(0).shard_id
+    with pytest.raises(PyKclError, match="is closed"):
+        producer.put(b"late", "k")
+    assert stage.seen()[b"other"] == 1
+
+
+def test_the_shard_of_a_key_is_known_before_a_record_is_put(stage):
+    with stage.producer() as producer:
+        futures = {key: producer.put(b"x", key) for key in map(str, range(20))}
+        end = producer.put(b"x", "k", 2**128 - 1)
+        producer.flush()
+        assert {key: future.result(0).shard_id for key, future in futures.items()} == {
+            key: producer.shard_of(key) for key in futures
+        }
+        last = end.result(0).shard_id
+        assert producer.shard_of("k", 2**128 - 1) == producer.shard_of("k", str(2**128 - 1)) == last
+        assert {producer.shard_of("k", 0), last} == {"shardId-000000000000", "shardId-000000000001"}
+        with pytest.raises(RecordRefused, match="partition key of 0 characters"):
+            producer.shard_of("")
+    with pytest.raises(PyKclError, match="not started"):
+        stage.producer().shard_of("k")
+
+
+def test_the_hash_key_of_a_partition_key_is_that_of_kinesis():
+    assert hash_key_of("a") == 0x0CC175B9C0F1B6A831C399E269772661  # md5 of RFC 1321
+    assert hash_key_of("a", 7) == hash_key_of("a", "7") == 7
+    for keys in (("a" * 257,), ("\ud800",), (1,), ("a", 2**128), ("a", -1), ("a", "x")):
+        with pytest.raises(RecordRefused):
+            hash_key_of(*keys)
+
+
 def test_a_producer_says_what_it_needs_before_it_begins(stage):
     with pytest.raises(PyKclError, match="not started"):
         stage.producer().put(b"x")
@@ -625,6 +664,7 @@ def test_records_go_plain_into_a_stream_that_ignores_keys(stage):
     with stage.producer() as producer:
         for at in range(50):
             producer.put(b"%d" % at)
+        assert producer.shard_of("k") is None
     assert sorted(record.data for records in stage.requests for record in records) == sorted(
         b"%d" % at for at in range(50)
     )
