@@ -72,7 +72,7 @@ class HashRange:
         In the row of a lease anything else makes the whole table unreadable for Java before 3.5, which refuses equal
         ends, too (common/HashKeyRangeForLease.java).
         """
-        begin, end = hash_key_of(first), hash_key_of(last)
+        begin, end = hash_key_in(first), hash_key_in(last)
         return None if begin is None or end is None or begin >= end else cls(begin, end)
 
     def contains(self, other: HashRange) -> bool:
