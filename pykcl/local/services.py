@@ -158,8 +158,9 @@ def _error_code(body: bytes) -> str:
 
 # -- DynamoDB: responses with rows in one pass -------------------------------------------------------------------------
 
-# moto walks the service model for every attribute of every row: a second of CPU for 1,000 leases, a third of the time of
-# a write. The rows are in wire form already, so JSON is all that is left to do. A moto that does not call `serialized` responds as it always does.
+# moto walks the service model for every attribute of every row: a second of CPU for 1,000 leases, a third of the time
+# of a write. The rows are in wire form already, so JSON is all that is left to do. A moto that does not call
+# `serialized` responds as it always does.
 
 
 _WITH_ROWS = frozenset({"Scan", "Query", "GetItem", "PutItem", "UpdateItem", "DeleteItem"})

@@ -1,4 +1,4 @@
-"""Scan answers written in one pass say what moto itself would have said."""
+"""Answers with rows that are written in one pass say what moto itself would have said."""
 
 import boto3
 import pytest
@@ -77,3 +77,43 @@ def test_pages_filters_projections_and_errors_are_as_ever(client):
     assert (found["Count"], found["ScannedCount"]) == (2, 5)
     with pytest.raises(client.exceptions.ResourceNotFoundException):
         client.scan(TableName="nowhere")
+
+
+def test_reads_and_writes_of_one_row_answer_with_every_type_of_value(client):
+    assert "Attributes" not in client.put_item(TableName="t", Item=ROW)
+    key = {"leaseKey": ROW["leaseKey"]}
+    found = client.get_item(TableName="t", Key=key, ReturnConsumedCapacity="TOTAL")
+    assert sets_in_order(found["Item"]) == sets_in_order(ROW)
+    assert found["ConsumedCapacity"]["TableName"] == "t"
+    (queried,) = client.query(
+        TableName="t",
+        KeyConditionExpression="leaseKey = :k",
+        ExpressionAttributeValues={":k": ROW["leaseKey"]},
+    )["Items"]
+    assert sets_in_order(queried) == sets_in_order(ROW)
+    more = {
+        "TableName": "t",
+        "Key": key,
+        "UpdateExpression": "SET #b = :b",
+        "ExpressionAttributeNames": {"#b": "binary"},
+        "ExpressionAttributeValues": {":b": {"B": b"\xfe"}},
+    }
+    assert client.update_item(**more, ReturnValues="UPDATED_NEW")["Attributes"] == {"binary": {"B": b"\xfe"}}
+    changed = {**ROW, "binary": {"B": b"\xfe"}}
+    assert sets_in_order(client.update_item(**more, ReturnValues="ALL_NEW")["Attributes"]) == sets_in_order(
+        changed
+    )
+    assert "Attributes" not in client.update_item(**more)
+    with pytest.raises(client.exceptions.ConditionalCheckFailedException) as refused:
+        client.update_item(
+            **more,
+            ConditionExpression="attribute_not_exists(leaseKey)",
+            ReturnValuesOnConditionCheckFailure="ALL_OLD",
+        )
+    assert sets_in_order(refused.value.response["Item"]) == sets_in_order(changed)
+    put = client.put_item(TableName="t", Item=ROW, ReturnValues="ALL_OLD")
+    assert sets_in_order(put["Attributes"]) == sets_in_order(changed)
+    gone = client.delete_item(TableName="t", Key=key, ReturnValues="ALL_OLD")
+    assert sets_in_order(gone["Attributes"]) == sets_in_order(ROW)
+    assert "Item" not in client.get_item(TableName="t", Key=key)
+    assert "Attributes" not in client.delete_item(TableName="t", Key=key)
