@@ -261,8 +261,8 @@ class StartingAtLatest(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeysIgnored(Event):
-    """Kinesis puts the records of one partition key into any shard of this stream. uses: "windows" or "concurrency",
-    what the processor has that counts on keys."""
+    """Kinesis puts the records of one partition key into any shard of this stream. uses: what counts on keys: "windows"
+    or "concurrency" of the processor, or an option of a producer."""
 
     LEVEL = logging.WARNING
     TEXT = "records of one partition key lie in any shard, and come in no order"

@@ -184,6 +184,9 @@ class Accumulator:
     def __init__(self, options: Options) -> None:
         self._options = options
         self._aggregate = options.aggregate
+        # Kinesis puts records into any shard (RecordDistributionStrategy AUTO): seen after the start, once a record has
+        # landed beside its range and the shards are still those of before.
+        self.ignores_keys = self._has_strayed = False
         self._map: ShardMap | None = None
         self._next_map: ShardMap | None = None
         self._queues: dict[str, ShardQueue] = {}
@@ -248,6 +251,13 @@ class Accumulator:
                 if not self._is_held(queue):
                     soonest = min(soonest, self._due_at(queue))
         return max(0.0, soonest - now)
+
+    @property
+    def uses_keys(self) -> str:
+        """The option of the producer that counts on partition keys; "" without one."""
+        if self._options.ordered:
+            return "ordered=True"
+        return "aggregate=True" if self._options.aggregate else ""
 
     @property
     def is_delayed(self) -> bool:
@@ -365,7 +375,11 @@ class Accumulator:
         self._is_stale = parcel.queue.is_doubted = True
         if not shard_map.knows(shard_id):
             self._unlisted.add(shard_id)
-        if len(parcel.users) == 1 or shard_map.holds(shard_id, (user.hash_key for user in parcel.users)):
+        is_seen = shard_map.holds(shard_id, (user.hash_key for user in parcel.users))
+        # Not so a record that was sent before a listing, and lands in one of the new shards.
+        if not is_seen and shard_map.knows(shard_id):
+            self._has_strayed = True
+        if is_seen or len(parcel.users) == 1:
             return _delivered(parcel, answer)
         self._misplaced.append((parcel, answer))
         return []
@@ -485,9 +499,9 @@ class Accumulator:
             queue.waiting.clear()
             queue.bytes = 0
         misplaced, self._misplaced = self._misplaced, []
-        if misplaced and new is not None and old is not None and new.open_shards == old.open_shards:
-            # Kinesis has begun to put records into any shard (RecordDistributionStrategy AUTO).
-            self._aggregate = False
+        has_strayed, self._has_strayed = self._has_strayed, False
+        if has_strayed and new is not None and old is not None and new.open_shards == old.open_shards:
+            self._aggregate, self.ignores_keys = False, True
         outcomes: list[Outcome] = []
         for parcel, answer in misplaced:
             keys = [user.hash_key for user in parcel.users]

@@ -15,6 +15,7 @@ from typing import Protocol
 
 from pykcl.errors import BufferFull, InternalError, NotDelivered, PyKclError, TemporaryError
 from pykcl.events import Event as EventOfStream
+from pykcl.events import KeysIgnored
 from pykcl.interfaces import Events, PutStream
 from pykcl.model.new_record import NewRecord, PutAnswer
 from pykcl.producer.accumulator import (
@@ -149,6 +150,7 @@ class Delivery:
         self._blocked: list[Flag] = []
         self._failures: Failures | None = None
         self._delayed_since: float | None = None
+        self._has_said_keys_ignored = False
         self._takes_no_more = self._is_over = False
 
     def start(self) -> None:
@@ -413,7 +415,9 @@ class Delivery:
             else:
                 outcomes = self._records.report_failure(request, failure, now, random)
             event = self._delay_of(request, answers, failure, now)
+            ignored = self._keys_ignored()
         self._emit(event)
+        self._emit(ignored)
         self._measures.requested(request, answers, failure, began)
         self._settle(outcomes)
         self._sample()
@@ -439,7 +443,9 @@ class Delivery:
                 outcomes: Sequence[Outcome] = ()
             else:
                 outcomes = self._records.place(found, now)
+            ignored = self._keys_ignored()
         self._emit(event)
+        self._emit(ignored)
         self._settle(outcomes)
 
     def _delay_of(
@@ -460,6 +466,14 @@ class Delivery:
             return None
         self._delayed_since = now
         return PutsDelayed(stream=self._stream.name, records=records, error=error)
+
+    def _keys_ignored(self) -> KeysIgnored | None:
+        """Return the event of a stream that has begun to ignore keys, once, where the producer counts on them."""
+        uses = self._records.uses_keys
+        if self._has_said_keys_ignored or not self._records.ignores_keys or not uses:
+            return None
+        self._has_said_keys_ignored = True
+        return KeysIgnored(stream=self._stream.name, uses=uses)
 
     def _emit(self, event: EventOfStream | None) -> None:
         if event is not None:

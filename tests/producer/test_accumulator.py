@@ -522,10 +522,28 @@ def test_a_stream_that_begins_to_ignore_keys_gets_plain_records(clock):
     one.add_many(range(200))
     one.run()
     assert len(one.results()) == 200
+    assert one.plan.ignores_keys
     one.sent.clear()
     one.add_many(range(200, 400))
     one.run()
     assert Counter(record.data for request in one.sent for record in request) == payloads(range(200, 400))
+
+
+@pytest.mark.parametrize("records", [1, 20])
+def test_a_record_that_lands_in_a_child_of_its_shard_behind_the_listing_shows_no_stream_that_ignores_keys(
+    rig, kinesis, clock, records
+):
+    one = rig(linger=0.0)
+    for at in range(records):
+        one.add(b"%d" % at, "same")
+    sent = one.plan.take(clock.seconds)
+    kinesis.split("s", sent[0].queue.shard_id)
+    one.plan.place(one.listed(), clock.seconds)
+    one.note(one.plan.report(sent, one.stream.put([one.record for one in sent]), clock.seconds, clock.random))
+    clock.seconds += 1
+    one.plan.place(one.listed(), clock.seconds)
+    assert not one.plan.ignores_keys
+    assert len(one.results()) == records
 
 
 # -- order -------------------------------------------------------------------------------------------------------------

@@ -21,6 +21,7 @@ from pykcl.errors import (
     TemporaryError,
     Throttled,
 )
+from pykcl.events import KeysIgnored
 from pykcl.model.kpl import MAGIC
 from pykcl.model.new_record import hash_key_of
 from pykcl.producer import producer as module
@@ -29,7 +30,7 @@ from pykcl.producer.delivery import Delivery, PutsDelayed, PutsResumed, RecordsN
 from pykcl.producer.producer import Producer, PutFailed
 from pykcl.testing.memory.stream import MemoryStream
 from pykcl.testing.runtime import Simulation
-from tests.producer.stream_kit import SIZE, Chaos, Stage, no_answer, seen_by_shard
+from tests.producer.stream_kit import SIZE, Chaos, Stage, no_answer, seen_by_consumers, seen_by_shard
 
 # -- the start ---------------------------------------------------------------------------------------------------------
 
@@ -668,6 +669,46 @@ def test_records_go_plain_into_a_stream_that_ignores_keys(stage):
     assert sorted(record.data for records in stage.requests for record in records) == sorted(
         b"%d" % at for at in range(50)
     )
+
+
+@pytest.mark.parametrize(
+    ("options", "uses"),
+    [
+        ({"ordered": True}, ["ordered=True"]),
+        ({"ordered": True, "aggregate": False}, ["ordered=True"]),
+        ({}, ["aggregate=True"]),
+        ({"aggregate": False}, []),
+    ],
+)
+def test_a_stream_that_begins_to_ignore_keys_is_an_event_once_where_the_producer_counts_on_them(
+    stage, options, uses
+):
+    stage.kinesis.create_stream("auto", 4, mode="ON_DEMAND")
+    stage.name, stage.stream = "auto", MemoryStream(stage.kinesis, "auto", stage.runtime)
+    with stage.producer(**options) as producer:
+        for at in range(300):
+            producer.put(b"%d" % at, str(at % 40))
+            if at % 50 == 49:
+                producer.flush()
+                stage.sleep(1)
+            if at == 99:
+                assert [event for event in stage.events if isinstance(event, KeysIgnored)] == []
+                stage.kinesis.set_distribution("auto", "AUTO")
+    assert [event.uses for event in stage.events if isinstance(event, KeysIgnored)] == uses
+    assert seen_by_consumers(stage.kinesis, "auto").keys() == {b"%d" % at for at in range(300)}
+
+
+def test_a_reshard_is_no_stream_that_ignores_keys(stage):
+    with stage.producer(ordered=True) as producer:
+        for at in range(400):
+            producer.put(b"%d" % at, str(at % 40))
+            stage.sleep(0.01)
+            if at == 100:
+                stage.kinesis.split("s", "shardId-000000000000")
+            if at == 250:
+                stage.kinesis.split("s", "shardId-000000000002")
+    assert not [event for event in stage.events if isinstance(event, KeysIgnored)]
+    assert stage.seen().keys() == {b"%d" % at for at in range(400)}
 
 
 def test_without_the_permission_to_list_shards_only_plain_records_go(stage):
