@@ -538,6 +538,7 @@ def test_a_record_that_lands_in_a_child_of_its_shard_behind_the_listing_shows_no
         one.add(b"%d" % at, "same")
     sent = one.plan.take(clock.seconds)
     kinesis.split("s", sent[0].queue.shard_id)
+    clock.seconds += 1
     one.plan.place(one.listed(), clock.seconds)
     one.note(one.plan.report(sent, one.stream.put([one.record for one in sent]), clock.seconds, clock.random))
     clock.seconds += 1
