@@ -1,5 +1,7 @@
 """Leases in doubt: no heartbeat was answered in time, and none refused, so nobody knows whether another worker has them."""
 
+import random
+
 import pytest
 from botocore.exceptions import ReadTimeoutError
 
@@ -11,6 +13,7 @@ from pykcl.events import (
     LeaseConfirmed,
     LeaseDoubted,
     LeaseLost,
+    LeaseReleased,
     LeaseTaken,
     LossReason,
     ShardEnded,
@@ -18,6 +21,8 @@ from pykcl.events import (
 )
 from pykcl.health.probes import readiness
 from pykcl.interfaces import Unknown
+from pykcl.model.checkpoint import AT_SHARD_END
+from pykcl.model.lease_writes import begin_hand_over, parse_row, to_item
 from pykcl.testing.fleet import STREAM, TABLE, RecordingProcessor
 from pykcl.testing.memory.dynamodb import Fault, throttled
 
@@ -43,8 +48,20 @@ def _silent(*operations):
     )
 
 
+def _no_heartbeats(operation, params):
+    """Whatever has a checkpoint would be written."""
+    is_heartbeat = operation == "UpdateItem" and "checkpoint = " not in params["UpdateExpression"]
+    return Fault(before=throttled(operation)) if is_heartbeat else None
+
+
 def _calls(fleet, method):
     return [call for call in fleet.ledger.calls if call[1] == method]
+
+
+def _taken(fleet):
+    """Return the row as another worker leaves it when it takes the lease."""
+    row = fleet.items()[FIRST]
+    return row | {"leaseOwner": {"S": "java"}, "leaseCounter": {"N": str(int(row["leaseCounter"]["N"]) + 1)}}
 
 
 @pytest.mark.parametrize("outage", ["throttled", "silent", "silent for reads, too"])
@@ -73,6 +90,28 @@ def test_an_outage_of_the_table_repeats_nothing_that_nobody_took(new_fleet, outa
     assert not fleet.happened(LeaseLost)
     assert {event.shard for event in fleet.happened(LeaseConfirmed)} == set(fleet.open_shards())
     fleet.wait(lambda: readiness(fleet.workers["w1"].status()).is_good, 30, "the worker to be ready")
+
+
+@pytest.mark.parametrize("failover_time", [10.0, 30.0])
+def test_a_table_that_throttles_nine_requests_of_ten_for_a_minute_repeats_nothing(
+    new_fleet, fleet_seed, failover_time
+):
+    """Row 2: 123, 108 (failover 10 s) and 18 (30 s) records came twice though there was no other worker."""
+    fleet, chance = new_fleet(shards=8), random.Random(fleet_seed)
+    fleet.start("w1", failover_time=failover_time)
+    fleet.wait_delivered(fleet.put(40))
+    fleet.dynamodb.fault = lambda operation, params: (
+        Fault(before=throttled(operation)) if chance.random() < 0.9 else None
+    )
+    put = []
+    for _ in range(60):
+        put += fleet.put(2)
+        fleet.simulation.sleep(1.0)
+    fleet.dynamodb.fault = None
+    fleet.wait_delivered(put)
+    assert fleet.happened(LeaseDoubted)
+    assert fleet.ledger.duplicates == 0
+    assert len(_calls(fleet, "initialize")) == 8
 
 
 @pytest.mark.parametrize("seconds", [5, 20, 90, 600])
@@ -135,6 +174,13 @@ def test_a_worker_that_is_cut_off_delivers_nothing_after_its_deadline_and_hears_
     assert (lost.reason, lost.new_owner) == (LossReason.TAKEN, "w2")
     assert late == [record for name, record in fleet.ledger.delivered if name == "w1"]
     assert _calls(fleet, "lease_lost") == [("w1", "lease_lost", FIRST)]
+    take = next(change for change in fleet.dynamodb.changes if change.after.get("leaseOwner") == {"S": "w2"})
+    written = parse_row(take.before).checkpoint
+    since = {record.data for record in late if record.position > written}
+    again = {record.data for record in late} & set(fleet.ledger.by("w2"))
+    assert again
+    assert again <= since
+    assert fleet.ledger.duplicates == len(again)
 
 
 def test_a_lease_in_doubt_is_lost_by_a_scan_where_the_table_answers_reads_only(new_fleet):
@@ -143,9 +189,7 @@ def test_a_lease_in_doubt_is_lost_by_a_scan_where_the_table_answers_reads_only(n
     fleet.wait_delivered(fleet.put(20))
     fleet.dynamodb.fault = _refused()
     fleet.wait(lambda: fleet.happened(LeaseDoubted), 30, "the doubt")
-    row = dict(fleet.items()[FIRST])
-    row["leaseOwner"], row["leaseCounter"] = {"S": "java"}, {"N": str(int(row["leaseCounter"]["N"]) + 1)}
-    fleet.dynamodb.put_raw(TABLE, row)
+    fleet.dynamodb.put_raw(TABLE, _taken(fleet))
     fleet.wait(lambda: fleet.happened(LeaseLost), 30, "the loss")
     (lost,) = fleet.happened(LeaseLost)
     assert (lost.reason, lost.new_owner) == (LossReason.TAKEN, "java")
@@ -154,13 +198,8 @@ def test_a_lease_in_doubt_is_lost_by_a_scan_where_the_table_answers_reads_only(n
 def test_a_call_that_runs_across_the_deadline_counts_once_the_lease_is_confirmed(new_fleet):
     fleet = new_fleet(shards=1)
 
-    def no_heartbeats(operation, params):
-        # Whatever has a checkpoint would be written.
-        is_heartbeat = operation == "UpdateItem" and "checkpoint = " not in params["UpdateExpression"]
-        return Fault(before=throttled(operation)) if is_heartbeat else None
-
     def slow(batch):
-        fleet.dynamodb.fault = no_heartbeats
+        fleet.dynamodb.fault = _no_heartbeats
         fleet.simulation.sleep(20.0)
 
     fleet.start("w1", failover_time=10.0, processor=lambda: RecordingProcessor("w1", fleet.ledger, slow))
@@ -172,6 +211,41 @@ def test_a_call_that_runs_across_the_deadline_counts_once_the_lease_is_confirmed
     fleet.dynamodb.fault = None
     fleet.wait(lambda: fleet.happened(Checkpointed), 30, "the checkpoint")
     assert fleet.ledger.duplicates == 0
+
+
+@pytest.mark.parametrize(("mode", "is_taken"), [("ack", False), ("ack", True), ("auto", True)])
+def test_acks_and_returns_in_doubt_count_once_it_is_confirmed_and_not_at_all_once_it_is_lost(
+    new_fleet, mode, is_taken
+):
+    fleet, batches = new_fleet(shards=1), []
+
+    def across_the_deadline(batch):
+        batches.append(batch)
+        if len(batches) == 1:
+            fleet.dynamodb.fault = _no_heartbeats
+            fleet.simulation.sleep(20.0)
+
+    processor = lambda: RecordingProcessor("w1", fleet.ledger, across_the_deadline)  # noqa: E731
+    put = fleet.put(6)
+    fleet.start("w1", failover_time=10.0, checkpoint_mode=mode, processor=processor)
+    fleet.wait_delivered(put)
+    assert fleet.happened(LeaseDoubted)
+    if mode == "ack":
+        assert all(batch.ack(record) for batch in batches for record in batch)
+    fleet.simulation.sleep(20.0)
+    assert not fleet.happened(Checkpointed)
+    if is_taken:
+        fleet.dynamodb.put_raw(TABLE, _taken(fleet))
+    fleet.dynamodb.fault = None
+    if is_taken:
+        fleet.wait(lambda: fleet.happened(LeaseLost), 30, "the loss")
+        assert not fleet.happened(Checkpointed)
+        assert fleet.rows()[FIRST].checkpoint.is_start
+        fleet.wait(lambda: set(fleet.ledger.payloads.values()) == {2}, 60, "all of them once more")
+    else:
+        fleet.wait(lambda: fleet.happened(Checkpointed), 30, "the checkpoint")
+        assert fleet.rows()[FIRST].checkpoint == fleet.ledger.delivered[-1][1].position
+        assert fleet.ledger.payloads == dict.fromkeys(put, 1)
 
 
 def test_a_checkpoint_of_the_application_waits_in_doubt_and_is_written(new_fleet):
@@ -325,3 +399,109 @@ def test_a_program_is_handed_no_queued_record_in_doubt_and_goes_on_behind_it(new
     assert [data for data, *_ in seen] == put
     assert [when for _, *when in seen] == [[False, False]] * 3 + [[True, True]] * 3
     assert not fleet.happened(LeaseLost)
+
+
+@pytest.mark.parametrize("lives_on", [True, False])
+def test_a_lease_in_doubt_is_lost_to_another_process_of_the_same_worker_id(new_fleet, lives_on):
+    """Its take leaves the row as a heartbeat without an answer would have, but for the token of the process."""
+    fleet = new_fleet(shards=1)
+    options = {"worker_id": "w", "failover_time": 10.0}
+    fleet.start("w1", **options)
+    fleet.wait_delivered(fleet.put(20))
+    fleet.simulation.sleep(3.0)
+    fleet.dynamodb.fault = lambda operation, params: (
+        Fault(before=throttled(operation)) if fleet.simulation.current_group == "w1" else None
+    )
+    fleet.wait(lambda: fleet.happened(LeaseDoubted), 30, "the doubt")
+    delivered, counter = fleet.ledger.by("w1"), fleet.rows()[FIRST].counter
+    fleet.start("w2", **options)
+    fleet.wait(lambda: fleet.rows()[FIRST].counter > counter, 60, "the other process to take the lease")
+    if not lives_on:
+        fleet.simulation.kill("w2")
+        assert fleet.rows()[FIRST].counter == counter + 1
+    more = fleet.put(20)
+    fleet.dynamodb.fault = None
+    fleet.wait(lambda: fleet.happened(LeaseLost), 30, "the loss")
+    assert [event.reason for event in fleet.happened(LeaseLost)] == [LossReason.IDENTIFIER_IN_USE]
+    assert not fleet.happened(LeaseConfirmed)
+    assert fleet.ledger.by("w1") == delivered
+    fleet.wait_delivered(more)
+    assert fleet.ledger.duplicates == 0
+
+
+def test_a_lease_in_doubt_that_a_leader_asks_for_is_handed_over_once_it_is_confirmed(new_fleet):
+    fleet = new_fleet(shards=1)
+    fleet.start("w1", failover_time=10.0, checkpoint_mode="interval", checkpoint_interval=600.0)
+    fleet.wait_delivered(fleet.put(20))
+    fleet.dynamodb.fault = _refused()
+    fleet.wait(lambda: fleet.happened(LeaseDoubted), 30, "the doubt")
+    row = fleet.rows()[FIRST]
+    fleet.dynamodb.put_raw(TABLE, to_item(begin_hand_over(row, "java").after))
+    fleet.simulation.sleep(20.0)
+    assert not fleet.happened(LeaseLost)
+    assert not _calls(fleet, "shutdown_requested")
+    fleet.dynamodb.fault = None
+    fleet.wait(lambda: fleet.happened(LeaseReleased), 30, "the hand-over")
+    assert not fleet.happened(LeaseLost)
+    assert len(fleet.happened(LeaseConfirmed)) == 1
+    assert len(_calls(fleet, "shutdown_requested")) == 1
+    after = fleet.rows()[FIRST]
+    assert (after.owner, after.checkpoint_owner) == ("java", None)
+    assert row.checkpoint.is_start
+    assert after.checkpoint == fleet.ledger.delivered[-1][1].position
+    assert fleet.ledger.duplicates == 0
+
+
+def _ended(fleet, backup):
+    fleet.dynamodb.put_raw(TABLE, _taken(fleet) | {"checkpoint": {"S": AT_SHARD_END.sequence_number}})
+
+
+def _deleted(fleet, backup):
+    del fleet.dynamodb.tables[TABLE].rows[FIRST]
+
+
+def _restored(fleet, backup):
+    fleet.dynamodb.put_raw(TABLE, backup)
+
+
+def _restored_as_it_was_a_heartbeat_ago(fleet, backup):
+    row = fleet.items()[FIRST]
+    counter = str(int(row["leaseCounter"]["N"]) - 1)
+    fleet.dynamodb.put_raw(TABLE, row | {"leaseCounter": {"N": counter}})
+
+
+@pytest.mark.parametrize(
+    ("change", "reason", "again"),
+    [
+        (_ended, LossReason.TAKEN, 0),
+        (_deleted, LossReason.ROW_DELETED, 0),
+        (_restored, LossReason.ROW_WENT_BACK, 10),
+        (_restored_as_it_was_a_heartbeat_ago, LossReason.ROW_WENT_BACK, 0),
+    ],
+)
+def test_a_lease_in_doubt_is_lost_where_its_row_was_ended_deleted_or_restored(
+    new_fleet, change, reason, again
+):
+    """Then the row is what counts: nothing is read of a shard that has ended, and a backup is gone on from."""
+    fleet = new_fleet(shards=1)
+    fleet.start("w1", failover_time=10.0)
+    fleet.wait_delivered(fleet.put(10))
+    fleet.simulation.sleep(6.0)
+    backup = fleet.items()[FIRST]
+    fleet.wait_delivered(fleet.put(10))
+    fleet.simulation.sleep(6.0)
+    fleet.dynamodb.fault = _refused()
+    fleet.wait(lambda: fleet.happened(LeaseDoubted), 30, "the doubt")
+    more, delivered = fleet.put(10), len(fleet.ledger.delivered)
+    change(fleet, backup)
+    fleet.dynamodb.fault = None
+    fleet.wait(lambda: fleet.happened(LeaseLost), 30, "the loss")
+    assert fleet.happened(LeaseLost)[0].reason is reason
+    assert not fleet.happened(LeaseConfirmed)
+    assert len(fleet.ledger.delivered) == delivered
+    if change is _ended:
+        fleet.simulation.sleep(60.0)
+        assert len(fleet.ledger.delivered) == delivered
+    else:
+        fleet.wait_delivered(more)
+    assert fleet.ledger.duplicates == again
