@@ -435,6 +435,8 @@ class Delivery:
             else:
                 outcomes = self._records.place(found, now)
         self._emit(event)
+        if found is not None:
+            self._measures.listed(found)
         self._settle(outcomes)
 
     def _delay_of(
