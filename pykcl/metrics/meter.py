@@ -69,7 +69,7 @@ class MetricsSink(Protocol):
         """Take values of this moment. label: the shard, or the cause, of those values whose measure is labelled."""
 
     def forget(self, shard: str) -> None:
-        """Drop the present state of the shard: this worker no longer has its lease."""
+        """Drop the present state of the shard: this worker no longer has its lease, or to a producer it has ended."""
 
 
 class Meter:
@@ -138,21 +138,31 @@ class Meter:
         for label, value in measured(event):
             self.measure(label, value)
         if isinstance(event, LeaseLost | LeaseReleased | ReleaseUnacknowledged | ShardEnded):
-            for sink in self._sinks:
-                sink.forget(event.shard)
+            self.forget(event.shard)
+
+    def forget(self, shard: str) -> None:
+        """Have every sink forget the shard. Never raises."""
+        for sink in self._sinks:
+            try:
+                sink.forget(shard)
+            except Exception as error:  # noqa: BLE001 - nor end a thread of a producer
+                self._leave_out(sink, error)
 
     def _give(self, label: str, values: Sequence[Value]) -> None:
         for sink in self._sinks:
             try:
                 sink.take(label, values)
             except Exception as error:  # noqa: BLE001 - a sink must never end a lease
-                # A new tuple, so that two threads that meet the same failing sink do not trip over each other.
-                self._sinks = tuple(other for other in self._sinks if other is not sink)
-                log.error(
-                    "metrics sink raised and is left out from now on sink=%r error=%s",
-                    type(sink).__name__,
-                    type(error).__name__,
-                )
+                self._leave_out(sink, error)
+
+    def _leave_out(self, sink: MetricsSink, error: Exception) -> None:
+        # A new tuple, so that two threads that meet the same failing sink do not trip over each other.
+        self._sinks = tuple(other for other in self._sinks if other is not sink)
+        log.error(
+            "metrics sink raised and is left out from now on sink=%r error=%s",
+            type(sink).__name__,
+            type(error).__name__,
+        )
 
 
 class _Timing:

@@ -446,6 +446,8 @@ class Delivery:
             ignored = self._keys_ignored()
         self._emit(event)
         self._emit(ignored)
+        if found is not None:
+            self._measures.listed(found)
         self._settle(outcomes)
 
     def _delay_of(

@@ -11,6 +11,7 @@ from pykcl.metrics import catalog
 from pykcl.metrics.meter import Meter
 from pykcl.model.new_record import PutAnswer
 from pykcl.producer.accumulator import Outcome, Parcel, PendingRecord, PutResult, Request
+from pykcl.producer.shard_map import ShardMap
 from pykcl.status import Activity
 
 log = logging.getLogger("pykcl.producer")
@@ -21,6 +22,9 @@ class ProducerMeasures:
 
     def __init__(self, meter: Meter, *, by_shard: bool) -> None:
         self._meter, self._by_shard = meter, by_shard
+        # The shards that have values of their own, and the newest listing.
+        self._shown: set[str] = set()
+        self._map: ShardMap | None = None
 
     @property
     def is_on(self) -> bool:
@@ -29,6 +33,17 @@ class ProducerMeasures:
     def clock(self) -> float:
         """Monotonic seconds, to be given to `requested`."""
         return self._meter.clock()
+
+    def listed(self, shards: ShardMap) -> None:
+        """Let what was measured of shards leave that have ended, by a new listing. Called by one thread at a time.
+
+        A shard that the listing lacks has ended if the one before had it. If not, it is newer than the listing.
+        """
+        before, self._map = self._map, shards
+        for shard in self._shown - shards.open_shards:
+            if shards.knows(shard) or (before is not None and before.knows(shard)):
+                self._shown.discard(shard)
+                self._meter.forget(shard)
 
     def requested(
         self, request: Request, answers: Sequence[PutAnswer], failure: PyKclError | None, began: float
@@ -110,7 +125,10 @@ class ProducerMeasures:
             self._meter.measure(code, (catalog.ERRORS_BY_CODE, float(count)))
 
     def _label(self, shard_id: str) -> str:
-        return shard_id if self._by_shard else ""
+        if not (self._by_shard and shard_id):
+            return ""
+        self._shown.add(shard_id)
+        return shard_id
 
 
 def _retries(records: Sequence[PendingRecord]) -> float:

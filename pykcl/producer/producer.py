@@ -234,12 +234,15 @@ class ProducerBase:
             )
         )
         records.place(shard_map, self._runtime.monotonic())
+        measures = ProducerMeasures(self._metering.meter, by_shard="ShardId" in self._metering.dimensions)
+        if shard_map is not None:
+            measures.listed(shard_map)
         delivery = Delivery(
             stream,
             records,
             self._runtime,
             self._seams.events or self._listeners(),
-            ProducerMeasures(self._metering.meter, by_shard="ShardId" in self._metering.dimensions),
+            measures,
             connections=self._connections,
             max_pending_bytes=self._max_pending_bytes,
             max_request_bytes=max_request_bytes,

@@ -12,6 +12,7 @@ from pykcl.model.lease import Lease, PykclMetadata
 from pykcl.planning.lease_assignment import Acquisition
 from pykcl.planning.lease_view import LeaseView
 from pykcl.planning.lifecycle import Signal
+from pykcl.processor import RecordProcessor
 from pykcl.testing.simulation import Guarantee
 from pykcl.worker import held_leases, threads
 from pykcl.worker.context import Context
@@ -182,6 +183,32 @@ def refusal_leaves_the_doubt(patch: Patch) -> None:
     patch.replace(HeldLease, "_record_answer", make)
 
 
+def processor_outlives_a_loss_in_doubt(patch: Patch) -> None:
+    """It hears of the loss, and yet goes on with the shard once this worker has taken the lease again."""
+    kept: dict[tuple[HeldLeases, str], RecordProcessor] = {}
+
+    def make_loss(lose: Function) -> Function:
+        def keeping(self):
+            if self.scope.processor is not None and self.scope.mine._doubted_since is not None:
+                kept[self._context.held, self.key] = self.scope.processor
+            return lose(self)
+
+        return keeping
+
+    def make_start(make_processor: Function) -> Function:
+        def as_before(self, init):
+            processor = kept.pop((self._context.held, self.key), None)
+            if processor is None:
+                make_processor(self, init)
+            else:
+                self.scope.processor = processor
+
+        return as_before
+
+    patch.replace(LeaseWorker, "_lose", make_loss)
+    patch.replace(LeaseWorker, "_make_processor", make_start)
+
+
 def first_trouble_is_fatal(patch: Patch) -> None:
     def make(step: Function) -> Function:
         def impatient(self):
@@ -326,4 +353,6 @@ BELIEF = (
             tests=(_DOUBT + "test_a_heartbeat_of_unknown_outcome_is_no_proof_until_one_is_applied",)),
     Mutant("M110", "a heartbeat that is refused while the lease is in doubt does not end it", "-",
             (Guarantee.ONE_OWNER, Guarantee.SILENT_AFTER_LOSS, Guarantee.COUNTER_BY_ONE), refusal_leaves_the_doubt),
+    Mutant("M143", "the processor of a lease that was lost in doubt goes on once the lease is taken again", "-",
+            (Guarantee.SILENT_AFTER_LOSS,), processor_outlives_a_loss_in_doubt),
 )  # fmt: skip

@@ -95,6 +95,9 @@ class Stage:
     def sleep(self, seconds):
         self.runtime.event().wait(seconds)
 
+    def open_shards(self):
+        return [shard for shard in self.kinesis.list_shards("s", operation=None) if shard.is_open]
+
     def key_for(self, end):
         """A partition key of the open shard whose id ends so."""
         shards = ShardMap(self.kinesis.list_shards("s", operation=None))
@@ -141,8 +144,7 @@ class Chaos:
             no_answer(records)
 
     def reshard(self):
-        opened = [shard for shard in self.stage.kinesis.list_shards("s", operation=None) if shard.is_open]
-        opened.sort(key=lambda shard: shard.hash_range)
+        opened = sorted(self.stage.open_shards(), key=lambda shard: shard.hash_range)
         at = self.rng.randrange(len(opened))
         if at and self.rng.random() < 0.5:
             self.stage.kinesis.merge("s", opened[at - 1].shard_id, opened[at].shard_id)

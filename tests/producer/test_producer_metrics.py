@@ -1,5 +1,7 @@
 """What a producer measures, under KPL's names, and what becomes of it. In simulated time."""
 
+import re
+
 import pytest
 
 from pykcl import AsyncProducer, PutFailed
@@ -7,6 +9,7 @@ from pykcl.aws.kinesis_decode import put_answers
 from pykcl.errors import ConfigError, NotDelivered, SetupError, Throttled
 from pykcl.metrics import catalog
 from pykcl.metrics.catalog import PRODUCER_CATALOGUE
+from pykcl.metrics.prometheus import LEAVES_AFTER
 from pykcl.testing.runtime.event_loop import run_coroutine
 from tests.metrics.metric_sinks import CloudWatch, Recorder
 from tests.producer.stream_kit import no_answer
@@ -226,6 +229,88 @@ def test_prometheus_has_a_page_of_the_stream(stage):
         text = producer.prometheus_page()[0].decode()
     assert 'pykcl_producer_user_records_put_total{stream="s"} 1.0' in text
     assert "pykcl_records_processed" not in text
+
+
+def shards_on(producer):
+    """The shards that have series."""
+    page = producer.prometheus_page()[0].decode()
+    return set(re.findall(r'shard="(shardId-\d+)"', page))
+
+
+def test_the_series_of_shards_that_have_ended_leave_five_minutes_later_and_no_count_is_lost(stage):
+    pytest.importorskip("prometheus_client")
+    with stage.producer(metrics="prometheus", metrics_level="DETAILED", ordered=True) as producer:
+        for number in range(8):
+            for at in range(20):
+                producer.put(b"x", f"k{at}")
+            producer.flush()
+            stage.sleep(LEAVES_AFTER - 60)
+            shown = shards_on(producer)
+            assert {shard.shard_id for shard in stage.open_shards()} <= shown
+            assert len(shown) - len(stage.open_shards()) <= 1, "the shard that has ended a moment ago"
+            if number < 7:
+                stage.kinesis.split("s", stage.open_shards()[0].shard_id)
+        stage.sleep(61)
+        assert shards_on(producer) == {shard.shard_id for shard in stage.open_shards()}
+        page = producer.prometheus_page()[0].decode()
+    assert 'pykcl_producer_user_records_put_all_shards_total{stream="s"} 160.0' in page
+
+
+def test_a_shard_is_not_forgotten_before_it_has_ended_by_a_listing(stage):
+    sink = Recorder()
+    with stage.producer(metrics_sinks=[sink], metrics_level="DETAILED", aggregate=False) as producer:
+        low, lists = stage.key_for("0"), stage.list_shards
+        late = lists()
+        producer.put(b"a", low)
+        producer.flush()
+        stage.list_shards = lambda: late
+        stage.kinesis.split("s", FIRST)
+        for _ in range(5):
+            producer.put(b"b", low)
+            producer.flush()
+            stage.sleep(1)
+        assert len(sink.labels(catalog.USER_RECORDS_PUT)) == 2, "the child has records, and no listing has it"
+        assert sink.forgotten == []
+        stage.list_shards = lists
+        producer.put(b"c", low)
+        producer.flush()
+        stage.sleep(1)
+        assert sink.forgotten == [FIRST]
+
+
+def test_a_shard_that_retention_has_removed_from_the_listing_is_forgotten_too(stage):
+    sink = Recorder()
+    with stage.producer(metrics_sinks=[sink], metrics_level="DETAILED") as producer:
+        low = stage.key_for("0")
+        producer.put(b"a", low)
+        producer.flush()
+        stage.kinesis.split("s", FIRST)
+        stage.sleep(25 * 3600)
+        assert FIRST not in {shard.shard_id for shard in stage.list_shards().shards}
+        producer.put(b"b", low)
+        producer.flush()
+        stage.sleep(1)
+    assert sink.forgotten == [FIRST]
+
+
+def test_a_sink_that_cannot_forget_is_left_out_and_no_record_notices(stage):
+    class Broken(Recorder):
+        def forget(self, shard):
+            raise ValueError
+
+    good = Recorder()
+    options = {"metrics_sinks": [Broken(), good], "metrics_level": "DETAILED"}
+    with stage.producer(**options) as producer:
+        low = stage.key_for("0")
+        for _ in range(2):
+            producer.put(b"x", low)
+            producer.flush()
+            stage.kinesis.split("s", stage.open_shards()[0].shard_id)
+        producer.put(b"x", low)
+        producer.flush()
+        stage.sleep(1)
+    assert stage.seen() == {b"x": 3}
+    assert good.forgotten
 
 
 def test_an_async_producer_measures_the_same(stage):

@@ -54,6 +54,26 @@ def _no_heartbeats(operation, params):
     return Fault(before=throttled(operation)) if is_heartbeat else None
 
 
+def _cut_off(fleet, worker):
+    """Let the table answer this worker no more, until what is returned is called."""
+    table, answers = worker._adapters[0], []
+    write, scan = table.write, table.scan
+
+    def cut(call):
+        def cut_call(*args, **options):
+            if answers:
+                return call(*args, **options)
+            fleet.simulation.sleep(1.0)
+            if call is write:
+                return Unknown("cut off")
+            raise TemporaryError("cut off")
+
+        return cut_call
+
+    table.write, table.scan = cut(write), cut(scan)
+    return lambda: answers.append(True)
+
+
 def _calls(fleet, method):
     return [call for call in fleet.ledger.calls if call[1] == method]
 
@@ -143,22 +163,7 @@ def test_a_worker_that_is_cut_off_delivers_nothing_after_its_deadline_and_hears_
     cut_off.start()
     fleet.wait_delivered(fleet.put(20))
     deadline = fleet.simulation.now + CONFIG.belief_time
-    table = cut_off._adapters[0]
-    write, scan = table.write, table.scan
-    silent = True
-
-    def cut(call):
-        def cut_call(*args, **options):
-            if silent:
-                fleet.simulation.sleep(1.0)
-                if call is write:
-                    return Unknown("cut off")
-                raise TemporaryError("cut off")
-            return call(*args, **options)
-
-        return cut_call
-
-    table.write, table.scan = cut(write), cut(scan)
+    answer_again = _cut_off(fleet, cut_off)
     fleet.start("w2", failover_time=10.0)
     more = fleet.put(20)
     fleet.wait(lambda: fleet.owners()[FIRST] == "w2", 60, "w2 to take the lease")
@@ -168,7 +173,7 @@ def test_a_worker_that_is_cut_off_delivers_nothing_after_its_deadline_and_hears_
     assert fleet.happened(LeaseDoubted)
     assert not [name for name, event in fleet.events if isinstance(event, LeaseLost)]
     assert fleet.simulation.now > deadline
-    silent = False
+    answer_again()
     fleet.wait(lambda: fleet.happened(LeaseLost), 30, "w1 to hear of it")
     (lost,) = fleet.happened(LeaseLost)
     assert (lost.reason, lost.new_owner) == (LossReason.TAKEN, "w2")
@@ -181,6 +186,39 @@ def test_a_worker_that_is_cut_off_delivers_nothing_after_its_deadline_and_hears_
     assert again
     assert again <= since
     assert fleet.ledger.duplicates == len(again)
+
+
+def test_a_lease_that_another_worker_had_meanwhile_goes_on_with_a_new_processor(new_fleet):
+    fleet, made = new_fleet(shards=1), []
+
+    class Lists(RecordingProcessor):
+        def initialize(self, init):
+            super().initialize(init)
+            made.append([])
+
+        def process_records(self, batch):
+            super().process_records(batch)
+            made[-1] += [record.data for record in batch]
+
+        def lease_lost(self, loss):
+            super().lease_lost(loss)
+            made[-1].append("lost")
+
+    cut_off = fleet.start("w1", failover_time=10.0, processor=lambda: Lists("w1", fleet.ledger))
+    first = fleet.put(20)
+    fleet.wait_delivered(first)
+    answer_again = _cut_off(fleet, cut_off)
+    other = fleet.start("w2", failover_time=10.0)
+    fleet.wait(lambda: fleet.owners()[FIRST] == "w2", 60, "w2 to take the lease")
+    fleet.wait_delivered(fleet.put(20))
+    answer_again()
+    fleet.wait(lambda: fleet.happened(LeaseLost), 30, "w1 to hear of it")
+    other.stop()
+    fleet.wait(lambda: fleet.owners()[FIRST] == "w1", 60, "w1 to take the lease again")
+    last = fleet.put(20)
+    fleet.wait_delivered(last)
+    assert made == [[*first, "lost"], last]
+    assert fleet.ledger.duplicates == 0
 
 
 def test_a_lease_in_doubt_is_lost_by_a_scan_where_the_table_answers_reads_only(new_fleet):
