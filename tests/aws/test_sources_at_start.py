@@ -236,3 +236,132 @@ def test_a_role_that_sts_refuses_is_no_permission_of_the_worker(tmp_path, monkey
 
 def refusal_of_sts(code, message):
     return f"<ErrorResponse><Error><Code>{code}</Code><Message>{message}</Message></Error></ErrorResponse>"
+
+
+# -- what a message advises, followed ------------------------------------------------------------------------------
+
+
+def described():
+    """What ends the first request; "" if it is answered."""
+    try:
+        connect(CONFIG, SystemRuntime())[1].describe()
+    except PyKclError as error:
+        return str(error)
+    return ""
+
+
+@pytest.fixture
+def endpoints(between, monkeypatch):
+    """To be called once the source has cleared the environment."""
+
+    def lead():
+        for service in ("KINESIS", "DYNAMODB"):
+            monkeypatch.setenv(f"AWS_ENDPOINT_URL_{service}", between.url)
+
+    return lead
+
+
+def slowly(source):
+    """The service of the instance takes longer than boto3 waits without the variable."""
+    answer = source.answer
+
+    def answer_late(path):
+        if path == ROLES:
+            threading.Event().wait(1.3)
+        return answer(path)
+
+    source.answer = answer_late
+
+
+def at_the_second_attempt(source):
+    """Each search for credentials is answered at its second request for the role."""
+    answer, asked = source.answer, []
+
+    def answer_again(path):
+        # A search begins with a request for a token.
+        asked[:] = [*asked, path] if path == ROLES else []
+        return (500, "") if asked == [ROLES] else answer(path)
+
+    source.answer = answer_again
+
+
+@pytest.mark.parametrize(
+    ("trouble", "name", "value"),
+    [
+        (slowly, "AWS_METADATA_SERVICE_TIMEOUT", "20"),
+        (at_the_second_attempt, "AWS_METADATA_SERVICE_NUM_ATTEMPTS", "2"),
+    ],
+)
+def test_a_start_on_an_instance_succeeds_once_the_advised_variable_is_set(
+    endpoints, tmp_path, monkeypatch, trouble, name, value
+):
+    monkeypatch.setattr("pykcl.aws.renewed_credentials.PATIENCE", 0.1)
+
+    def described_with(**variables):
+        # Another service each time: clients of the one before go on to ask theirs.
+        source = Imds(tmp_path, monkeypatch)
+        endpoints()
+        source.come("AKID")
+        trouble(source)
+        for each, text in variables.items():
+            monkeypatch.setenv(each, text)
+        try:
+            return described()
+        finally:
+            source.close()
+
+    assert name in described_with().partition("if it does not, set ")[2]
+    assert described_with(**{name: value}) == ""
+
+
+KEYS = "[{}]\naws_access_key_id = AKID\naws_secret_access_key = s\n"
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"AWS_ACCESS_KEY_ID": "AKID", "AWS_SECRET_ACCESS_KEY": "s"},
+        {"AWS_PROFILE": "orders"},
+        {"AWS_SHARED_CREDENTIALS_FILE": "{}/others"},
+    ],
+    ids=lambda values: next(iter(values)),
+)
+def test_a_start_without_credentials_succeeds_once_variables_name_some(
+    endpoints, tmp_path, monkeypatch, values
+):
+    source = Command(tmp_path, monkeypatch)
+    (tmp_path / "config").unlink()
+    (tmp_path / "credentials").write_text(KEYS.format("orders"))
+    (tmp_path / "others").write_text(KEYS.format("default"))
+    endpoints()
+    assert "No AWS credentials" in described()
+    for name, value in values.items():
+        monkeypatch.setenv(name, value.format(tmp_path))
+    assert described() == ""
+    source.close()
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "wrong", "right"),
+    [
+        (Sts, "AWS_WEB_IDENTITY_TOKEN_FILE", "{path}/missing", "{path}/token"),
+        (Sts, "AWS_ROLE_SESSION_NAME", "x", "orders"),
+        (Sts, "AWS_ROLE_ARN", "orders", "arn:aws:iam::123456789012:role/orders"),
+        (Agent, "AWS_CONTAINER_CREDENTIALS_FULL_URI", "http://192.0.2.1/credentials", "{url}/credentials"),
+        (Agent, "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE", "{path}/missing", "{path}/token"),
+    ],
+)
+def test_a_start_succeeds_once_the_variable_that_the_message_names_is_corrected(
+    endpoints, tmp_path, monkeypatch, kind, name, wrong, right
+):
+    source = kind(tmp_path, monkeypatch)
+    (tmp_path / "token").write_text("token")
+    endpoints()
+    source.come("AKID")
+    try:
+        monkeypatch.setenv(name, wrong.format(path=tmp_path, url=source.url))
+        assert name in described()
+        monkeypatch.setenv(name, right.format(path=tmp_path, url=source.url))
+        assert described() == ""
+    finally:
+        source.close()

@@ -3,11 +3,13 @@
 Every test makes each call of a worker over boto3 alone, and as it comes: over the direct transport where that can be.
 """
 
+import base64
 import contextlib
 import re
 import socket
 import socketserver
 import threading
+from urllib.parse import urlsplit
 
 import boto3
 import pytest
@@ -206,30 +208,44 @@ def test_a_setting_that_boto3_refuses_ends_the_start_and_is_said(environment, na
 
 # -- proxies ---------------------------------------------------------------------------------------------------
 
+REFUSED = "HTTP/1.1 407 Proxy Authentication Required\r\n\r\n"
+
 
 class Proxy:
-    """An HTTP proxy that knows CONNECT only, and leads all names to one port. asked: the names.
+    """An HTTP proxy that leads all names to one port. asked: the names.
 
-    instead: an answer that it gives to all; "" if it gives none.
+    Without CONNECT it passes on the first request of a connection alone. instead: an answer that it gives to all;
+    "" if it gives none. password: of a user, without which it refuses.
     """
 
-    def __init__(self, port, instead=None):
+    def __init__(self, port, instead=None, password=None):
         self.asked = []
         self._ended = threading.Event()
         outer = self
 
         class Handler(socketserver.StreamRequestHandler):
+            rbufsize = 0  # what follows the head stays in the socket
+
+            def line(self):
+                return self.rfile.readline().decode().rstrip()
+
             def handle(self):
-                outer.asked.append(self.rfile.readline().decode().split(" ")[1])
-                while self.rfile.readline().strip():
-                    pass
-                if instead is not None:
-                    self.wfile.write(instead.encode())
-                    if not instead:
+                first, *head = iter(self.line, "")
+                method, asked, version = first.split(" ")
+                outer.asked.append(asked)
+                said = instead if outer.permits(password, head) else REFUSED
+                if said is not None:
+                    self.wfile.write(said.encode())
+                    if not said:
                         outer._ended.wait(60)
                     return
-                self.wfile.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
                 with socket.create_connection(("127.0.0.1", port)) as behind:
+                    if method == "CONNECT":
+                        self.wfile.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
+                    else:
+                        head = [one for one in head if not one.lower().startswith("connection:")]
+                        first = f"{method} {urlsplit(asked).path or '/'} {version}"
+                        behind.sendall("\r\n".join([first, *head, "Connection: close", "", ""]).encode())
                     back = threading.Thread(target=copy, args=(behind, self.connection), daemon=True)
                     back.start()
                     copy(self.connection, behind)
@@ -239,6 +255,10 @@ class Proxy:
         self._server.daemon_threads = True
         self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
         self.url_with_password = self.url.replace("//", "//worker:secret@")
+
+    def permits(self, password, head):
+        named = base64.b64encode(f"worker:{password}".encode()).decode()
+        return password is None or f"Proxy-Authorization: Basic {named}" in head
 
     def __enter__(self):
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
@@ -284,7 +304,7 @@ def test_what_no_proxy_names_goes_past_it(environment, proxy, tls, resolved, way
     ("answer", "said"),
     [
         (
-            "HTTP/1.1 407 Proxy Authentication Required\r\n\r\n",
+            REFUSED,
             "{} answered HTTP 407). It may work later; if it does not, put user and password into it",
         ),
         (
@@ -540,3 +560,142 @@ def close_connections(adapter):
     for _, transport in selector._transports.values():
         while transport._idle:
             transport._idle.pop().close()
+
+
+# -- what a message advises, followed ------------------------------------------------------------------------------
+
+
+def advised_names(said, around):
+    """The variables that a text names in the place of VARIABLE."""
+    found = re.search(re.escape(around).replace("VARIABLE", "([A-Z_]+)"), said)
+    assert found, said
+    return found.groups()
+
+
+@WAYS
+def test_a_start_succeeds_once_the_advised_variable_names_a_file_that_also_has_the_authority(
+    environment, resolved, certificate, make_certificate, tmp_path, way
+):
+    bundle = make_certificate(KINESIS)
+    environment.setenv("AWS_CA_BUNDLE", str(bundle))
+    (name,) = advised_names(trouble_of(way), "name by VARIABLE a file that also has the authority")
+    both = tmp_path / "both.pem"
+    both.write_bytes(bundle.read_bytes() + certificate.read_bytes())
+    environment.setenv(name, str(both))
+    assert is_as_wished(call_twice(way), way)
+
+
+@WAYS
+def test_a_start_succeeds_once_the_file_of_authorities_is_corrected(
+    environment, resolved, certificate, tmp_path, way
+):
+    bundle = tmp_path / "bundle.pem"
+    environment.setenv("AWS_CA_BUNDLE", str(bundle))
+    with pytest.raises(SetupError) as raised:
+        opened(way)
+    assert f"AWS_CA_BUNDLE={bundle}" in str(raised.value)
+    assert "Do: correct the path or the file, which has certificates in PEM." in str(raised.value)
+    bundle.write_bytes(certificate.read_bytes())
+    assert is_as_wished(call_twice(way), way)
+
+
+@WAYS
+@pytest.mark.parametrize(
+    ("answer", "advice"),
+    [
+        ("HTTP/1.1 502 no\r\n\r\n", "lets the hosts of AWS through, or name them in VARIABLE"),
+        ("", "check that the proxy runs and can be reached, or name the host in VARIABLE"),
+    ],
+    ids=["refuses", "hangs"],
+)
+def test_a_start_succeeds_once_the_hosts_of_aws_are_named_as_advised(
+    environment, resolved, answer, advice, way
+):
+    with Proxy(0, answer) as proxy:
+        environment.setenv("HTTPS_PROXY", proxy.url)
+        trouble = trouble_of(way, clients=None if answer else impatient_clients())
+        assert advised_names(trouble, advice) == ("NO_PROXY",)
+        environment.setenv("NO_PROXY", f"{KINESIS},{DYNAMODB}")
+        proxy.asked.clear()
+        assert is_as_wished(call_twice(way), way)
+    assert proxy.asked == []
+
+
+@WAYS
+def test_a_start_succeeds_once_user_and_password_are_in_the_url_of_the_proxy_as_advised(
+    environment, tls, way
+):
+    with Proxy(tls.port, password="pass word") as proxy:
+        environment.setenv("HTTPS_PROXY", proxy.url)
+        said = trouble_of(way)
+        name, form = re.search(r"the proxy \S+ of (\w+) answered .* into it: (\S+)\.$", said).groups()
+        assert name == "HTTPS_PROXY"
+        filled = form.replace("USER", "worker").replace("PASSWORD", "pass%20word")
+        environment.setenv(name, filled.replace("HOST:PORT", proxy.url.removeprefix("http://")))
+        call_twice(way)
+    assert proxy.asked
+
+
+@WAYS
+@pytest.mark.parametrize("scheme", ["https", "http"])
+def test_a_start_succeeds_once_the_url_of_the_advised_variable_can_be_read(
+    environment, aws, tls, scheme, way
+):
+    """Both variables are named; the one of the scheme of the endpoint is wrong."""
+    with Proxy(tls.port if scheme == "https" else int(aws.url.rpartition(":")[2])) as proxy:
+        if scheme == "http":
+            environment.setenv("AWS_ENDPOINT_URL", "http://localhost:1")
+        variables = {"https": "HTTPS_PROXY", "http": "HTTP_PROXY"}
+        environment.setenv(variables[scheme], "http://proxy:port")
+        named = advised_names(trouble_of(way), "check VARIABLE, VARIABLE and the URL of the endpoint")
+        assert set(named) == {"HTTPS_PROXY", "HTTP_PROXY"}
+        environment.setenv(variables[scheme], proxy.url)
+        call_twice(way)
+    assert proxy.asked
+
+
+def test_a_start_succeeds_once_the_url_of_the_endpoint_is_the_one_that_is_meant(aws, environment):
+    environment.setenv("AWS_ENDPOINT_URL", aws.url.replace("http:", "https:"))
+    (scheme,) = re.search(r"check the URL of the endpoint: (\S+) may be meant", trouble_of()).groups()
+    environment.setenv("AWS_ENDPOINT_URL", aws.url.replace("http://", scheme))
+    call_twice("auto")
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong", "right"),
+    [
+        ("AWS_METADATA_SERVICE_TIMEOUT", "1s", "5"),
+        ("AWS_METADATA_SERVICE_NUM_ATTEMPTS", "three", "3"),
+        ("AWS_ENDPOINT_URL", "ftp//127.0.0.1", None),
+        ("AWS_ENDPOINT_URL_KINESIS", "127.0.0.1", None),
+        ("AWS_REGION", "eu west", "eu-west-1"),
+        ("AWS_DEFAULT_REGION", "eu west", "eu-west-1"),
+    ],
+)
+def test_a_setting_that_is_refused_by_its_name_is_accepted_once_it_is_corrected(
+    aws, environment, name, wrong, right
+):
+    environment.delenv("AWS_DEFAULT_REGION", raising=False)
+    environment.setenv("AWS_ENDPOINT_URL", aws.url)
+    environment.setenv(name, wrong)
+    config = Config(application="orders-app", stream="orders")
+    with pytest.raises(ConfigError) as raised:
+        connect(config, SystemRuntime())
+    assert name in str(raised.value).partition("Do: ")[2]
+    environment.setenv(name, right or aws.url)
+    connect(config, SystemRuntime())[1].describe()
+
+
+@WAYS
+@pytest.mark.parametrize("service", ["kinesis", "dynamodb"])
+def test_endpoints_of_an_account_are_found_once_the_advised_variable_names_it(
+    environment, resolved, service, way
+):
+    environment.setenv("AWS_ACCOUNT_ID_ENDPOINT_MODE", "required")
+    table, stream = opened(way)
+    with pytest.raises(SetupError) as raised:
+        table.prepare(create=True) if service == "dynamodb" else stream.describe()
+    mode, account = advised_names(str(raised.value), "Do: check VARIABLE with VARIABLE")
+    assert (mode, account) == ("AWS_ACCOUNT_ID_ENDPOINT_MODE", "AWS_ACCOUNT_ID")
+    environment.setenv(account, "123456789012")
+    call_twice(way)

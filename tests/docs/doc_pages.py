@@ -90,5 +90,5 @@ def table_under(page: str, first_cell: str) -> list[list[str]]:
     for line in lines[start + 2 :]:
         if not line.startswith("|"):
             break
-        rows.append([cell.strip() for cell in line.strip("|").split(" | ")])
+        rows.append([cell.strip() for cell in re.split(r" \|(?= )", line.strip("|"))])
     return rows
