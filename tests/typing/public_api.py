@@ -74,6 +74,7 @@ from pykcl import (
     WrongStream,
     WrongTable,
     handler,
+    hash_key_of,
     lambda_processor,
 )
 from pykcl.events import DataLost, LeaseTaken
@@ -314,6 +315,9 @@ def produce(words: Sequence[str]) -> int:
         except PutFailed as failed:
             print(failed.count, failed.first, [record.data for record in failed.records])
     results: list[PutResult] = [future.result() for future in futures]
+    shard: str | None = producer.shard_of("customer", "7")
+    hash_keys: list[int] = [hash_key_of("customer"), hash_key_of("customer", 7)]
+    print(shard, hash_keys)
     return sum(result.perhaps_twice for result in results)
 
 
