@@ -126,6 +126,10 @@ def _read(source: BinaryIO) -> bytes | None:
 
 _REDRAW = 0.2
 """Seconds between two drawings of the progress."""
+_PLAIN = (
+    "records go plain, without --aggregate: the stream puts them into any shard, whatever their partition key, and "
+    "consumers open aggregates of one shard alone"
+)
 
 
 @dataclass(slots=True)
@@ -228,10 +232,7 @@ def put(
 
     outlet = Outlet.of(admin, name, summary)
     if aggregate and outlet.ignores_keys and not quiet:
-        print_notice(
-            "records go plain, without --aggregate: the stream puts them into any shard, whatever their partition key, "
-            "and consumers open aggregates of one shard alone"
-        )
+        print_notice(_PLAIN)
     stop, give_up = SignalEvent(), SignalEvent()
     with _ended_by_signals(stop, give_up):
         putting = StreamWriter(
