@@ -15,7 +15,7 @@ SIZES = {
     "files of pykcl/": 329,
     "lines of pykcl/": 84_700,
     "lines of the core": 36_300,
-    "lines of tests/": 132_600,
+    "lines of tests/": 133_000,
 }
 """Sizes that may not be exceeded. A change that needs more raises the number here and gives the reason in its message."""
 
