@@ -15,6 +15,11 @@ from messages import UNKNOWN, all_texts, modules, texts_of, written
 ADVICE = re.compile(r"(?:\w*_)?(do|fix|remedy|hint|with_records?)", re.IGNORECASE)
 """Names of variables, parameters and fields that hold what is advised."""
 _DO = "Do:"
+_SENTENCE = re.compile(
+    r"(?:^|[.;:] )((?:Use|Write|Set|Drop|Choose|Check|Leave|Put|Remove|Raise|Pass|Run|Correct|Say|Call) .*?)(?=\.(?:\s|$)|$)",
+    re.DOTALL,
+)
+"""An advice without "Do:"."""
 
 
 class Hint(NamedTuple):
@@ -24,10 +29,10 @@ class Hint(NamedTuple):
 
 @cache
 def all_hints() -> tuple[Hint, ...]:
-    """Return what stands behind "Do:", and what is assigned or passed to a name of `ADVICE`."""
+    """Return what stands behind "Do:", sentences that advise, and what is assigned or passed to a name of `ADVICE`."""
     nodes = {module: list(ast.walk(tree)) for module, tree in modules().items()}
     parameters = _parameters(itertools.chain(*nodes.values()))
-    found = [Hint(module, _advice(text)) for module, text in all_texts() if _DO in text]
+    found = [Hint(module, text) for module, whole in all_texts() for text in _advices(whole)]
     for module, each in nodes.items():
         found += (Hint(module, _advice(text)) for text in _Source(module, each, parameters).hints())
     return tuple(one for one in dict.fromkeys(found) if re.search("[a-z]{2}", one.text))
@@ -36,8 +41,13 @@ def all_hints() -> tuple[Hint, ...]:
 def hints_in(source: str, module: str = "pykcl.config") -> list[Hint]:
     """Return the hints of a source that is no module of pykcl."""
     nodes = list(ast.walk(tree := ast.parse(source)))
-    texts = [*_Source(module, nodes, _parameters(nodes)).hints(), *texts_of(tree, module)]
-    return [Hint(module, _advice(text)) for text in texts]
+    texts = [_advice(text) for text in _Source(module, nodes, _parameters(nodes)).hints()]
+    texts += (text for whole in texts_of(tree, module) for text in _advices(whole))
+    return [Hint(module, text) for text in texts]
+
+
+def _advices(text: str) -> list[str]:
+    return [_advice(text)] if _DO in text else _SENTENCE.findall(text)
 
 
 def _advice(text: str) -> str:

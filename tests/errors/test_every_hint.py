@@ -31,6 +31,7 @@ from pykcl.cli.main import main
 from pykcl.compat.kclpy.kcl import KCLProcess
 from pykcl.compat.kclpy.v3 import processor as kclpy_v3
 from pykcl.compat.properties import KEYS, interpret, read_properties
+from pykcl.compat.properties.credentials import KNOWN as CREDENTIALS_PROVIDERS
 from pykcl.config import Config
 from pykcl.error_catalog import MISTAKES
 from pykcl.processor import Checkpointer
@@ -58,9 +59,11 @@ def test_hints_of_every_form_are_found():
     way = "first" if x == "no hint" else LATER
     Unfit("give a path"); refuse("E02", advice := LATER)
     text = "No. Do: drop it."
+    text = f"{x} is wrong. Use another one, such as {y}. It is of no use."
     """
     assert {hint.text for hint in hints_in(inspect.cleandoc(source))} >= {
         "write …", "pass region=", "first", "start it later", "give a path", "drop it.",
+        "Use another one, such as …",
     }  # fmt: skip
     texts = {hint.text for hint in all_hints()}
     assert "pykcl explain E28" in texts
@@ -165,9 +168,9 @@ def test_every_option_that_a_hint_names_is_accepted_by_a_command_it_is_about():
     for named in NAMED:
         if named.kind == "option" and named.text not in EXEMPT:
             before = " ".join(command_words(named.after)[:2])
-            about = [before] * any(each.startswith(before) for each in COMMANDS) + commands_about(
-                named.hint.module
-            )
+            about = [before] if any(each.startswith(before or "-") for each in COMMANDS) else []
+            about += ["run"] * (f"its {named.text}" in named.hint.text)
+            about += commands_about(named.hint.module)
             refusals = [refusal_of([*command.split(), named.text]) for command in about]
             if None not in refusals:
                 found[named.text] = refusals[0]
@@ -234,7 +237,7 @@ def value_of(text):
     """(name, value) of what a hint writes; the value is None for a placeholder, or where there is none."""
     name, _, value = text.partition("=")
     value = value.strip("'\"").replace("BUCKET/PREFIX", "bucket/prefix").replace("DIRECTORY", "letters")
-    is_open = not value or UNKNOWN in value or (name in KEYS and value == "FILE")
+    is_open = not value or UNKNOWN in value or (name in KEYS and value == "SECONDS_SINCE_1970")
     return name, None if is_open else value
 
 
@@ -261,7 +264,8 @@ def test_every_key_that_a_hint_names_is_accepted_with_the_advised_or_another_val
     name, value = value_of(text)
     if value is None:
         value = ALL_KEYS[name]
-    interpret({**LEAST, name: value}, entry_point="multilang")
+    others = {"initialPositionInStream": "AT_TIMESTAMP"} if name.endswith("Extended") else {}
+    interpret({**LEAST, **others, name: value}, entry_point="multilang")
 
 
 # -- Python --------------------------------------------------------------------------------------------------------
@@ -334,7 +338,7 @@ ARGUMENTS = {
     "serializer": "str.encode", "window": "60", "region": "'eu-west-1'", "stream": "'orders'",
 }  # fmt: skip
 """What stands for a value that a hint leaves open."""
-STANDARD = ("asyncio.", "atexit.", "functools.", "os.", "Thread")
+STANDARD = ("asyncio.", "atexit.", "functools.", "os.", "sys.", "Thread")
 
 
 def first_of(name, text=""):
@@ -364,7 +368,8 @@ def test_the_python_of_a_hint_runs(text, monkeypatch, tmp_path):
         assert callable(pydoc.locate(name) or getattr(threading, name, None))
     elif re.fullmatch(r"\w+\(\)", text):
         assert any(
-            hasattr(kind, text[:-2]) for kind in (*DOUBLES.values(), pykcl.RecordProcessor, KCLProcess)
+            hasattr(kind, text[:-2])
+            for kind in (*DOUBLES.values(), Checkpointer, pykcl.RecordProcessor, KCLProcess)
         )
     else:
         eval(call_of(text), namespace())
@@ -410,7 +415,15 @@ def test_every_argument_that_a_hint_names_is_taken_by_what_has_it(text):
 
 def test_every_other_name_in_a_hint_is_one_of_pykcl():
     methods = {*dir(pykcl.RecordProcessor), *dir(kclpy_v3.RecordProcessorBase)}
-    known = {*FIELDS, *KEYS, *pykcl.__all__, *pykcl.testing.__all__, *methods, "RecordProcessorBase"}
+    known = {
+        *FIELDS,
+        *KEYS,
+        *pykcl.__all__,
+        *pykcl.testing.__all__,
+        *methods,
+        "RecordProcessorBase",
+        *CREDENTIALS_PROVIDERS,
+    }
     known |= inspect.signature(pykcl.lambda_processor).parameters.keys()
     session = botocore.session.get_session()
     known |= {
@@ -538,6 +551,9 @@ EXEMPT = {
     "amazon_kclpy": "a package",
     "MultiLangDaemon": "a program of KCL",
     "KclMigrationTool": "a program of KCL",
+    "CloudWatch": "a service of AWS",
+    "leaseCounter": "an attribute of a row",
+    "endpoint=": "a part of a value: see tests/compat/properties/test_credentials.py",
     "TypedDict": "of Python: see tests/handlers/test_decode.py",
     "patch()": "of the X-Ray SDK",
     "process_records(self, batch)": "written by the class Orders above",
