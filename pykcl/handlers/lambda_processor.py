@@ -159,11 +159,11 @@ def _shared_by_calls(handler: object) -> Iterator[tuple[str, object]]:
             continue
         seen.add(id(code))
         yield from (("of its closure", kept) for kept in _kept_by(function))
-        package = package or function.__module__.partition(".")[0]
+        package = package or (function.__module__ or "").partition(".")[0]
         for name in _names_in(code):
             value = function.__globals__.get(name)
             yield name, value
-            if isinstance(value, FunctionType) and value.__module__.partition(".")[0] == package:
+            if isinstance(value, FunctionType) and (value.__module__ or "").partition(".")[0] == package:
                 left.append(value)
 
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import ast
 import importlib
+import inspect
 import re
 from collections.abc import Iterator, Sequence
+from functools import cache
 from pathlib import Path
 
+import botocore.session
 import click
 
 from pykcl.cli.main import main
@@ -20,17 +23,27 @@ _OPTION = re.compile(r"(?<![\w-])(?:--[a-z][a-z-]*[a-z]|-[a-z])\b")
 _SENTENCE_ENDS = re.compile(r"[`;]|\. ")
 
 
-def all_texts() -> Iterator[tuple[str, str]]:
-    """Yield (module, text) for each text of pykcl that is no docstring."""
-    for path in sorted((ROOT / "pykcl").rglob("*.py")):
-        name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
-        if not name.endswith("_pb2"):
-            yield from ((name, text) for text in texts_of(path.read_text("utf-8"), name))
+@cache
+def modules() -> dict[str, ast.Module]:
+    """Return the modules of pykcl by their names."""
+    found = {
+        ".".join(path.relative_to(ROOT).with_suffix("").parts): path
+        for path in sorted((ROOT / "pykcl").rglob("*.py"))
+    }
+    return {
+        name: ast.parse(path.read_text("utf-8")) for name, path in found.items() if not name.endswith("_pb2")
+    }
 
 
-def texts_of(source: str, module: str) -> Iterator[str]:
+@cache
+def all_texts() -> tuple[tuple[str, str], ...]:
+    """Return (module, text) for each text of pykcl that is no docstring."""
+    return tuple((name, text) for name, tree in modules().items() for text in texts_of(tree, name))
+
+
+def texts_of(tree: ast.Module, module: str) -> Iterator[str]:
     """Yield the texts of a module without those that are an expression of their own, as docstrings are."""
-    left: list[ast.AST] = [ast.parse(source)]
+    left: list[ast.AST] = [tree]
     while left:
         node = left.pop()
         if isinstance(node, ast.JoinedStr) or (
@@ -96,3 +109,56 @@ def commands_of(words: str) -> list[str]:
 def has(command: str, option: str) -> bool:
     params = COMMANDS[command].params
     return option == "--help" or any(option in (*param.opts, *param.secondary_opts) for param in params)
+
+
+AS_OTHERS = (
+    "pykcl.local.", "pykcl.testing.memory.", "pykcl.testing.simulation.", "pykcl.demo.java", "pykcl.ui.",
+    "pykcl.health.http", "pykcl.health.pages", "pykcl.aws.transport.request_template", "pykcl.model.kpl",
+    "pykcl.stores.requests", "pykcl.stores.expressions",
+)  # fmt: skip
+"""They write what AWS, Java, an HTTP server or a browser writes."""
+
+# A module of a message -> the commands that it is about, by their first words. The longest beginning counts.
+ABOUT = {
+    "pykcl.": ("run",),
+    "pykcl.cli.target": (),
+    "pykcl.demo": (),
+    "pykcl.cli.output": (),
+    "pykcl.compat.migrate": ("run", "migrate", "multilangd"),
+    "pykcl.compat.properties": ("run", "multilangd"),
+    "pykcl.operate.aws": (),
+    "pykcl.operate.checkpoints": ("checkpoints",),
+    "pykcl.operate.dead_letters": ("dead-letters",),
+    "pykcl.operate.doctor": (),
+    "pykcl.operate.hints": ("leases", "checkpoints"),
+    "pykcl.operate.idle": ("checkpoints",),
+    "pykcl.operate.lag": ("lag",),
+    "pykcl.operate.streams": ("tail", "put"),
+    "pykcl.operate.worker_status": ("lag",),
+}
+
+
+def commands_about(module: str) -> list[str]:
+    """Return the words of the commands that a message of a module is about."""
+    own = [words for words, command in COMMANDS.items() if f"{module}." in f"{defined_in(command)}."]
+    if own:
+        return own
+    nearest = max((each for each in ABOUT if module.startswith(each)), key=len)
+    return [words for words in COMMANDS if not ABOUT[nearest] or words.split()[0] in ABOUT[nearest]]
+
+
+def defined_in(command: click.Command) -> str:
+    return inspect.unwrap(command.callback).__module__ if command.callback else ""
+
+
+def aws_takes(words: str, option: str) -> bool:
+    """Return True if a command of the AWS CLI has an operation with such a member of its request."""
+    service, operation, *_ = words.split()
+    model = botocore.session.get_session().get_service_model(service)
+    named = {re.sub(r"(?<!^)(?=[A-Z][a-z])", "-", each).lower(): each for each in model.operation_names}
+    members = model.operation_model(named[operation]).input_shape.members
+    plain = option.strip("-").replace("-", "")
+    return option in GLOBAL_AWS or plain in {member.lower() for member in members}
+
+
+GLOBAL_AWS = {"--region", "--profile"}

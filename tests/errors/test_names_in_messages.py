@@ -6,12 +6,21 @@ import inspect
 import re
 import tomllib
 
-import botocore.session
 import click
 import pytest
 from botocore import configprovider, credentials, utils
 from botocore.loaders import Loader
-from messages import COMMANDS, ROOT, UNKNOWN, all_texts, has, options_named
+from messages import (
+    AS_OTHERS,
+    COMMANDS,
+    ROOT,
+    UNKNOWN,
+    all_texts,
+    aws_takes,
+    commands_about,
+    has,
+    options_named,
+)
 
 import pykcl
 from pykcl import errors, events, testing
@@ -20,13 +29,7 @@ from pykcl.compat.properties import KEYS
 from pykcl.compat.properties.credentials import KNOWN as CREDENTIALS_PROVIDERS
 from pykcl.config import Config
 
-AS_OTHERS = (
-    "pykcl.local.", "pykcl.testing.memory.", "pykcl.testing.simulation.", "pykcl.demo.java", "pykcl.ui.",
-    "pykcl.health.http", "pykcl.health.pages", "pykcl.aws.transport.request_template", "pykcl.model.kpl",
-    "pykcl.stores.requests", "pykcl.stores.expressions",
-)  # fmt: skip
-"""They write what AWS, Java, an HTTP server or a browser writes."""
-ALL_TEXTS = list(all_texts())
+ALL_TEXTS = all_texts()
 TEXTS = [
     (module, text)
     for module, text in ALL_TEXTS
@@ -36,50 +39,6 @@ READ = {text for _, text in ALL_TEXTS if " " not in text}
 """Names that pykcl reads, among others."""
 FIELDS = {field.name for field in dataclasses.fields(Config)}
 
-# Module of a message -> the commands that it is about, by their first words. The longest beginning counts.
-ABOUT = {
-    "pykcl.": ("run",),
-    "pykcl.cli.target": (),
-    "pykcl.demo": (),
-    "pykcl.cli.output": (),
-    "pykcl.compat.migrate": ("run", "migrate", "multilangd"),
-    "pykcl.compat.properties": ("run", "multilangd"),
-    "pykcl.operate.aws": (),
-    "pykcl.operate.checkpoints": ("checkpoints",),
-    "pykcl.operate.dead_letters": ("dead-letters",),
-    "pykcl.operate.doctor": (),
-    "pykcl.operate.hints": ("leases", "checkpoints"),
-    "pykcl.operate.idle": ("checkpoints",),
-    "pykcl.operate.lag": ("lag",),
-    "pykcl.operate.streams": ("tail", "put"),
-    "pykcl.operate.worker_status": ("lag",),
-}
-
-
-def commands_about(module):
-    """Return the words of the commands that a message of a module is about."""
-    own = [words for words, command in COMMANDS.items() if f"{module}." in f"{defined_in(command)}."]
-    if own:
-        return own
-    nearest = max((each for each in ABOUT if module.startswith(each)), key=len)
-    return [words for words in COMMANDS if not ABOUT[nearest] or words.split()[0] in ABOUT[nearest]]
-
-
-def defined_in(command):
-    return inspect.unwrap(command.callback).__module__ if command.callback else ""
-
-
-def aws_takes(words, option):
-    """Return True if a command of the AWS CLI has an operation with such a member of its request."""
-    service, operation, *_ = words.split()
-    model = botocore.session.get_session().get_service_model(service)
-    named = {re.sub(r"(?<!^)(?=[A-Z][a-z])", "-", each).lower(): each for each in model.operation_names}
-    members = model.operation_model(named[operation]).input_shape.members
-    plain = option.strip("-").replace("-", "")
-    return option in GLOBAL_AWS or plain in {member.lower() for member in members}
-
-
-GLOBAL_AWS = {"--region", "--profile"}
 OF_OTHER_PROGRAMS = {"--mode": "KclMigrationTool.py", "--profile": "aws sso login", "-m": "python -m"}
 
 

@@ -104,6 +104,12 @@ def test_a_handler_that_uses_no_shared_processor_of_its_module_may_be_thread_saf
     lambda_processor(handler, handler_is_thread_safe=True)
 
 
+def test_a_handler_that_belongs_to_no_module_may_be_thread_safe():
+    made = {"__name__": None}
+    exec("def helper():\n    pass\ndef handler(event, context):\n    helper()", made)
+    lambda_processor(made["handler"], handler_is_thread_safe=True)
+
+
 def test_ten_calls_at_once_that_share_nothing_lose_no_record_of_six_hundred(kinesis, worker):
     failed, lock = set(), threading.Lock()
 
