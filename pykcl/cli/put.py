@@ -126,10 +126,6 @@ def _read(source: BinaryIO) -> bytes | None:
 
 _REDRAW = 0.2
 """Seconds between two drawings of the progress."""
-_PLAIN = (
-    "records go plain, without --aggregate: the stream puts them into any shard, whatever their partition key, and "
-    "consumers open aggregates of one shard alone"
-)
 
 
 @dataclass(slots=True)
@@ -230,13 +226,10 @@ def put(
     )
     from pykcl.operate.streams.writer import Outlet, StreamWriter
 
-    outlet = Outlet.of(admin, name, summary)
-    if aggregate and outlet.ignores_keys and not quiet:
-        print_notice(_PLAIN)
     stop, give_up = SignalEvent(), SignalEvent()
     with _ended_by_signals(stop, give_up):
         putting = StreamWriter(
-            outlet,
+            Outlet.of(admin, name, summary),
             runtime,
             stop=stop,
             give_up=give_up,

@@ -9,6 +9,7 @@ from functools import partial
 
 from pykcl.errors import BufferFull, FlushTimedOut, PyKclError, TemporaryError
 from pykcl.events import Event as EventOfStream
+from pykcl.events import KeysIgnored
 from pykcl.model.new_record import NewRecord, PutAnswer
 from pykcl.model.shard import Shard, ShardListing, StreamDescription
 from pykcl.operate.aws.streams import StreamAdmin, StreamSummary
@@ -86,14 +87,24 @@ class _OutletStream:
         return ShardListing(tuple(self._outlet.shards()))
 
 
-class _Delay:
-    """The reason for which records are sent again; in the place of the log, which a command does not have."""
+_PLAIN = (
+    "records go plain, without --aggregate: the stream puts them into any shard, whatever their partition key, and "
+    "consumers open aggregates of one shard alone"
+)
 
-    error = "no answer yet"
+
+class _Heard:
+    """The events of a producer; in the place of the log, which a command does not have. error: the reason for which
+    records are sent again."""
+
+    def __init__(self, on_notice: Callable[[str], None]) -> None:
+        self.error, self._on_notice = "no answer yet", on_notice
 
     def emit(self, event: EventOfStream) -> None:
         if isinstance(event, PutsDelayed):
             self.error = event.error
+        elif isinstance(event, KeysIgnored):
+            self._on_notice(_PLAIN)
 
 
 class StreamWriter:
@@ -122,9 +133,11 @@ class StreamWriter:
         # The lines that are not known to be in, in order.
         self._open: dict[int, NewRecord] = {}
         self._trouble: BaseException | None = None
-        self._delay = _Delay()
+        self._heard = _Heard(on_notice)
+        if aggregate and outlet.ignores_keys:
+            on_notice(_PLAIN)
         seams = ProducerSeams(
-            runtime=runtime, stream=lambda: _OutletStream(outlet), setup_patience=0.0, events=self._delay
+            runtime=runtime, stream=lambda: _OutletStream(outlet), setup_patience=0.0, events=self._heard
         )
         # One request at a time keeps lines in order as far as Kinesis refuses none of them.
         self._producer = Producer._with(seams, outlet.name, aggregate=aggregate, linger=LINGER, connections=1)
@@ -201,11 +214,11 @@ class StreamWriter:
     def _waited(self, pending: int, notified_at: float) -> float:
         """Raise GivenUp if nothing is to be waited for any more; notify now and then; return when that was."""
         if self._give_up.is_set():
-            raise GivenUp(f"{pending} records were still being rejected ({self._delay.error}).")
+            raise GivenUp(f"{pending} records were still being rejected ({self._heard.error}).")
         now = self._runtime.monotonic()
         if now - notified_at < _NOTICE_EVERY:
             return notified_at
-        self._on_notice(f"{pending} records are not put yet ({self._delay.error}). Sending them again.")
+        self._on_notice(f"{pending} records are not put yet ({self._heard.error}). Sending them again.")
         return now
 
     def _settle(self, line: int, future: Future[PutResult]) -> None:
