@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from functools import cache
 from typing import NamedTuple
 
-from messages import UNKNOWN, all_texts, modules, texts_of, written
+from messages import all_texts, modules, texts_of, written
 
 ADVICE = re.compile(r"(?:\w*_)?(do|fix|remedy|hint|with_records?)", re.IGNORECASE)
 """Names of variables, parameters and fields that hold what is advised."""
@@ -144,8 +144,7 @@ class _Source:
             for each in node.values:
                 yield from self._texts(each, depth)
         elif isinstance(node, ast.BinOp):
-            parts = written(node.left, self._module), written(node.right, self._module)
-            yield "".join(UNKNOWN if part == UNKNOWN else part for part in parts)
+            yield written(node.left, self._module) + written(node.right, self._module)
             yield from (*self._texts(node.left, depth), *self._texts(node.right, depth))
         elif isinstance(node, ast.Constant):
             if isinstance(node.value, str):
@@ -153,10 +152,11 @@ class _Source:
         else:
             if isinstance(node, ast.JoinedStr):
                 yield written(node, self._module)
-            inner = (one for one in ast.iter_child_nodes(node) if not isinstance(one, ast.Constant))
-            for each in inner if isinstance(node, ast.JoinedStr) else ast.iter_child_nodes(node):
-                if not isinstance(each, ast.Compare):
-                    yield from self._texts(each, depth)
+            # A piece of a text is none by itself, and what is compared is not advised.
+            left_out = (ast.Compare, ast.Constant) if isinstance(node, ast.JoinedStr) else ast.Compare
+            for inner in ast.iter_child_nodes(node):
+                if not isinstance(inner, left_out):
+                    yield from self._texts(inner, depth)
 
 
 def _name(node: ast.AST) -> str:

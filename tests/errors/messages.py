@@ -156,7 +156,8 @@ def aws_takes(words: str, option: str) -> bool:
     service, operation, *_ = words.split()
     model = botocore.session.get_session().get_service_model(service)
     named = {re.sub(r"(?<!^)(?=[A-Z][a-z])", "-", each).lower(): each for each in model.operation_names}
-    members = model.operation_model(named[operation]).input_shape.members
+    shape = model.operation_model(named[operation]).input_shape
+    members = () if shape is None else shape.members
     plain = option.strip("-").replace("-", "")
     return option in GLOBAL_AWS or plain in {member.lower() for member in members}
 
