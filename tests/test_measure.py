@@ -13,9 +13,9 @@ REACHED = {
 """What each measure may come to; a change that lowers one lowers it here."""
 SIZES = {
     "files of pykcl/": 329,
-    "lines of pykcl/": 84_700,
+    "lines of pykcl/": 84_720,
     "lines of the core": 36_300,
-    "lines of tests/": 132_600,
+    "lines of tests/": 132_800,
 }
 """Sizes that may not be exceeded. A change that needs more raises the number here and gives the reason in its message."""
 
