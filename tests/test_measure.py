@@ -14,8 +14,8 @@ REACHED = {
 SIZES = {
     "files of pykcl/": 329,
     "lines of pykcl/": 84_900,
-    "lines of the core": 36_300,
-    "lines of tests/": 135_200,
+    "lines of the core": 36_350,
+    "lines of tests/": 135_600,
 }
 """Sizes that may not be exceeded. A change that needs more raises the number here and gives the reason in its message."""
 

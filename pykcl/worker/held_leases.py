@@ -573,14 +573,16 @@ class HeldLeases:
         events: Events,
         rank: Rank = Rank.TAKE,
         is_wanted: Callable[[], bool] = lambda: True,
+        may_be_sent: Callable[[], bool] = lambda: True,
     ) -> HeldLease | None:
         """Take a lease, which is then to be put in with `add`. None: it is another worker's, or seems to be.
 
-        rank, is_wanted: as of `WriteGate.passed`; None where the take is not wanted any more.
+        rank, is_wanted: as of `WriteGate.passed`; None where the take is not wanted any more. may_be_sent: asked as
+        `is_wanted` is, while it waits at the gate, and not once it is sent.
         Raises TemporaryError if no answer came, and the row does not show the take. It may still land: then the row
         names us without a reader, and is taken again once it has expired.
         """
-        with self.gate.passed(rank, is_wanted=is_wanted) as may_send:
+        with self.gate.passed(rank, is_wanted=lambda: is_wanted() and may_be_sent()) as may_send:
             if not may_send:
                 return None
             key, sent = take.key, self._runtime.monotonic()

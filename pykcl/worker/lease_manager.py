@@ -280,6 +280,7 @@ class LeaseManager:
     def _acquire(self) -> None:
         context, config = self._context, self._context.config
         now = context.runtime.monotonic()
+        self._end_takes_in_vain()
         busy = self._busy()
         self._left_alone = {key: until for key, until in self._left_alone.items() if until > now}
         self._ended_here = still_awaited(self._view, self._ended_here)
@@ -311,6 +312,25 @@ class LeaseManager:
                 self._scanner.calm(has_all=mine >= self._view.leases.keys())
         for plan in self._in_turn(plans):
             self._start_worker(plan)
+
+    def _end_takes_in_vain(self) -> None:
+        """Let takes leave the gate, if many wait there, of leases that are not as they were when these were planned.
+
+        1) Ten workers start together, and each plans to take every lease, as it sees no other; 2) a lease is taken; 3)
+        nine more takes of it would be sent, and refused.
+        """
+        waiting = [one for one, _ in self.workers() if one.state is State.ACQUIRING]
+        if len(waiting) <= FIRST_WINDOW:
+            return
+        for one in waiting:
+            plan, now = one.scope.plan, self._view.leases.get(one.key)
+            one.scope.is_in_vain = (
+                now is None
+                or now.owner != plan.seen.owner
+                # That of a lease that is to be stolen moves with the heartbeats of its owner.
+                or (now.counter != plan.seen.counter and not plan.is_steal)
+            )
+        self._context.held.gate.check_again()
 
     def _in_turn(self, plans: Sequence[Acquisition]) -> list[Acquisition]:
         """Return the plans in the order in which many of them shall pass the gate.

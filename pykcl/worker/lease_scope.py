@@ -32,7 +32,8 @@ class LeaseScope:
     listed: the hash range of the shard as Kinesis lists it; None where it does not. still_for: as in `TakeoverTimer`.
     on_change: called after the first answer of Kinesis and at the end.
 
-    wake: set by whoever has news for the thread. stop_requested: the worker stops. held: None until the lease is taken.
+    wake: set by whoever has news for the thread. stop_requested: the worker stops. is_in_vain: the lease is not to be
+    taken any more, if its take still waits at the gate. held: None until the lease is taken.
     why_handed_back: the cause to report if the lease is. processor, progress: None until the processor was initialized.
     children: of the shard, once it was read to its end. end_began: when that was, monotonic seconds; None before.
     has_answered: Kinesis has answered a read. lag: milliseconds behind the tip by the last page, and when that came
@@ -69,6 +70,7 @@ class LeaseScope:
         self.first_arrival: float | None = None
         self._takeover = TakeoverTimer(context.meter, plan, still_for)
         self.stop_requested = False
+        self.is_in_vain = False
         self.waits_for_acks = False
         self.acks_until = inf
         # Since when (monotonic seconds), and the note.

@@ -251,6 +251,7 @@ class LeaseWorker:
                 wake=scope.wake,
                 events=context.events,
                 is_wanted=lambda: not scope.stop_requested,
+                may_be_sent=lambda: not scope.is_in_vain,
             )
         except TemporaryError as error:
             context.failures.failed(Activity.TAKING, error, shard=self.key)

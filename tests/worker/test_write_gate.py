@@ -3,14 +3,15 @@
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from random import Random
 
 import pytest
 from botocore import xform_name
 from botocore.exceptions import ClientError, ReadTimeoutError
 
 from pykcl.errors import TemporaryError
-from pykcl.events import LeaseLost, LeaseTaken, ShardStarted
-from pykcl.testing.fleet import STREAM
+from pykcl.events import LeaseDoubted, LeaseLost, LeaseTaken, ShardStarted
+from pykcl.testing.fleet import STREAM, TABLE, Fleet
 from pykcl.testing.memory.dynamodb import Fault
 from pykcl.testing.runtime import Simulation
 from pykcl.worker.write_gate import Rank, WriteGate, WriteWindow
@@ -21,12 +22,14 @@ TIMEOUT = 1.2
 class BusyTable:
     """A fault: the table carries out so many writes a second, one after the other, whoever still waits for the answer.
 
+    timeout: seconds that a sender waits for it. late: seconds by which one answer in 200 comes later still, at most.
     writes: the number that came. unanswered: those of them whose sender had given up by then.
     """
 
-    def __init__(self, fleet, a_second):
-        self._fleet, self._seconds = fleet, 1 / a_second
+    def __init__(self, fleet, a_second, *, timeout=TIMEOUT):
+        self._fleet, self._seconds, self._timeout = fleet, 1 / a_second, timeout
         self._free_at, self._carries_out_late = 0.0, False
+        self._random, self.late = Random(fleet.simulation.seed), 0.0
         self.writes = self.unanswered = 0
         fleet.dynamodb.fault = self
 
@@ -37,12 +40,13 @@ class BusyTable:
         now = self._fleet.simulation.now
         self._free_at = max(now, self._free_at) + self._seconds
         left = self._free_at - now
-        if left <= TIMEOUT:
-            return Fault(delay=left)
+        if left <= self._timeout:
+            late = self._random.uniform(0, self.late) if self._random.random() < 1 / 200 else 0.0
+            return Fault(delay=left, late_answer=late)
         self.unanswered += 1
         runtime = self._fleet.simulation.runtime("dynamodb")
         runtime.spawn(f"late-{self.writes}", partial(self._carry_out, runtime, operation, params, left))
-        return Fault(delay=TIMEOUT, before=ReadTimeoutError(endpoint_url="-"))
+        return Fault(delay=self._timeout, before=ReadTimeoutError(endpoint_url="-"))
 
     def _carry_out(self, runtime, operation, params, left):
         runtime.event().wait(left)
@@ -82,6 +86,112 @@ def test_many_shards_that_end_at_once_are_followed_as_fast_as_the_table_carries_
     assert len(reads) <= 4 * 120
 
 
+def test_the_leases_of_a_dead_worker_are_taken_as_fast_as_the_table_carries_out_writes(new_fleet):
+    fleet, failover = new_fleet(shards=200), 30.0
+    for name, most in (("w1", 100), ("w2", 200)):
+        worker = fleet.start(name, failover_time=failover, max_leases=most)
+        fleet.wait(lambda worker=worker: len(worker._held) == 100, 60, "half of the leases")
+    # Their heartbeats come together, so that all of them are seen to stand still by the same scan.
+    fleet.simulation.sleep(2 * failover)
+    table = BusyTable(fleet, 60)
+    fleet.simulation.kill("w1")
+    began, heard = fleet.simulation.now, len(fleet.events)
+    fleet.wait(
+        lambda: len({e.shard for _, e in fleet.events[heard:] if isinstance(e, ShardStarted)}) == 100,
+        2 * failover,
+        "w2 to read all shards",
+    )
+    needed = 100 / (60 - 200 / worker.config.renew_interval)
+    between_scans = 2.0
+    assert fleet.simulation.now - began <= failover + 2 * between_scans + 1.5 * needed
+    fleet.simulation.sleep(2 * failover)
+    assert not fleet.happened(LeaseLost)
+    assert not fleet.happened(LeaseDoubted)
+    assert table.unanswered == 0
+    assert fleet.load() == {"w2": 200}
+
+
+def test_heartbeats_that_all_fall_due_together_on_a_slow_table_lose_no_lease(new_fleet):
+    fleet = new_fleet(shards=100)
+    worker = fleet.start("w1")
+    fleet.wait(lambda: len(worker._held) == 100, 60, "all leases")
+    table = BusyTable(fleet, 50)
+    # It stands still while each of them falls due.
+    fleet.simulation.freeze("w1", worker.config.renew_interval + 1.0)
+    fleet.simulation.sleep(worker.config.renew_interval + 1.0)
+    written, began = table.writes, fleet.simulation.now
+    fleet.wait(lambda: table.writes - written >= 100, 10, "the heartbeats")
+    assert fleet.simulation.now - began >= 100 / 50 - 1, "they came all together"
+    fleet.simulation.sleep(worker.config.failover_time)
+    assert table.unanswered == 0
+    assert len(worker._held) == 100
+    assert not fleet.happened(LeaseLost)
+    assert not fleet.happened(LeaseDoubted)
+
+
+def test_takes_that_wait_for_leases_that_others_have_by_now_are_not_sent(new_fleet):
+    """Each of five workers that start together plans to take every lease, as it sees no other."""
+    fleet, read = new_fleet(shards=150, on_event=lambda event: started(event, read)), set()
+    BusyTable(fleet, 25, timeout=10.0)
+    began = fleet.simulation.now
+    start_where_rows_are(fleet, 5, failover_time=60.0)
+    fleet.wait(lambda: len(read) == 150, 60, "all shards to be read")
+    assert fleet.simulation.now - began <= 1.5 * 2 * 150 / 25
+    assert not fleet.happened(LeaseLost)
+
+
+def started(event, read):
+    if isinstance(event, ShardStarted):
+        read.add(event.shard)
+
+
+def start_where_rows_are(fleet, workers, **options):
+    """Start the first worker, and the others once it has made the rows: each that starts before makes them, too."""
+    shards = len(fleet.open_shards())
+    for number in range(workers):
+        fleet.start(f"w{number}", **options)
+        fleet.wait(lambda: len(fleet.dynamodb.rows(TABLE)) == shards, 600, "the rows")
+
+
+LEASES = 1500
+"""With 3,000 a case takes four to six minutes, most of it for threads that wait at the gate."""
+BETWEEN_SCANS = 11.0
+"""Seconds, by the read units that a worker spends on scans of so many rows."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [1, 3, 10])
+@pytest.mark.parametrize("a_second", [50, 500])
+def test_a_fleet_takes_very_many_leases_as_fast_as_the_table_carries_out_writes_and_loses_none(
+    a_second, workers
+):
+    """The heartbeats need a quarter of the writes; with shorter failover times they would not fit in at all. Where the
+    table is faster than the scans, workers hear late of what the others have taken."""
+    failover = 8 * LEASES / a_second
+    read, lost = set(), []
+
+    def hear(event):
+        started(event, read)
+        if isinstance(event, LeaseLost | LeaseDoubted) and not getattr(event, "is_planned", False):
+            lost.append(event)
+
+    with Simulation(seed=0) as simulation:
+        fleet = Fleet(simulation, LEASES, on_event=hear)
+        table = BusyTable(fleet, a_second, timeout=10.0)
+        began, needed = simulation.now, 2 * LEASES / a_second
+        most = 3 * LEASES // (workers + 2)
+        start_where_rows_are(
+            fleet, workers, failover_time=failover, max_leases=most, idle_time_between_reads=60.0
+        )
+        fleet.wait(lambda: len(read) == LEASES, 5 * needed, "all shards to be read")
+        took = simulation.now - began
+        table.late = 10.0
+        simulation.sleep(failover)
+        assert not lost
+        assert took <= 1.5 * needed + (2 * BETWEEN_SCANS if a_second == 500 and workers > 1 else 0.0)
+        assert table.unanswered == 0
+
+
 def test_workers_that_start_together_do_not_reach_for_the_same_leases_one_after_the_other(new_fleet):
     """In one order, all but the first worker would be refused each of them, and have next to none in the end."""
     fleet = new_fleet(shards=60)
@@ -109,6 +219,25 @@ def test_a_take_without_an_answer_is_settled_by_the_row(new_fleet):
     fleet.wait(lambda: fleet.happened(ShardStarted), 6, "the shard to be read")
     (held,) = worker._held.all()
     assert held.deadline <= began + 2 + worker.config.belief_time, "believed since the take was sent"
+
+
+def test_takes_without_answers_are_settled_by_their_rows_also_where_many_more_wait(new_fleet):
+    """A scan shows that their rows have changed, as those of leases that others have taken: they are this worker's."""
+    fleet, landed = new_fleet(shards=40), set()
+    lost, began = ReadTimeoutError(endpoint_url="-"), fleet.simulation.now
+
+    def lose_answers(operation, params):
+        key = params.get("Key", {}).get("leaseKey", {}).get("S")
+        if operation != "UpdateItem" or fleet.simulation.now > began + 5:
+            return None
+        is_first = key not in landed
+        landed.add(key)
+        return Fault(delay=TIMEOUT, after=lost) if is_first else Fault(delay=TIMEOUT, before=lost)
+
+    fleet.dynamodb.fault = lose_answers
+    fleet.start("w1")
+    fleet.wait(lambda: len({event.shard for event in fleet.happened(ShardStarted)}) == 40, 9)
+    assert len(landed) >= 16
 
 
 def test_a_take_that_the_row_does_not_show_is_not_believed(new_fleet):
