@@ -319,7 +319,8 @@ class LeaseManager:
         1) Ten workers start together, and each plans to take every lease, as it sees no other; 2) a lease is taken; 3)
         nine more takes of it would be sent, and refused.
         """
-        waiting = [one for one, _ in self.workers() if one.state is State.ACQUIRING]
+        # Only this thread changes what it goes over.
+        waiting = [one for one, _ in self._workers.values() if one.state is State.ACQUIRING]
         if len(waiting) <= FIRST_WINDOW:
             return
         for one in waiting:

@@ -154,7 +154,7 @@ def start_where_rows_are(fleet, workers, **options):
 
 
 LEASES = 1500
-"""With 3,000 a case takes four to six minutes, most of it for threads that wait at the gate."""
+"""With 3,000 a case takes three minutes and more, most of it for threads that wait at the gate."""
 BETWEEN_SCANS = 11.0
 """Seconds, by the read units that a worker spends on scans of so many rows."""
 
