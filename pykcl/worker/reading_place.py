@@ -91,7 +91,8 @@ class ReadingPlace:
         self._last_arrival: float | None = None
         self._reached: tuple[int, float] | None = None
         self._doubtful: _DoubtfulPage | None = None
-        self._absence = Absence()
+        self.absence = Absence()
+        """Evidence that the shard is gone: denials without a page of it, or an iterator, in between."""
         self._is_near = False
         self._until = context.config.until_millis
 
@@ -271,18 +272,19 @@ class ReadingPlace:
         try:
             if doubtful.probe is None:
                 doubtful.probe = stream.open(self._shard_id, self.open_at)
+                self.absence.found()
             with self._context.meter.timed(catalog.GET_RECORDS, self._shard_id):
                 probed = stream.fetch(self._shard_id, doubtful.probe, 1)
         except IteratorExpired:
             doubtful.probe = None
             raise
         except ShardGone:
-            if not self._absence.is_proven(self._context.runtime.monotonic()):
+            if not self.absence.is_proven(self._context.runtime.monotonic()):
                 raise denied_once(self._shard_id) from None
             # And the record with it. The fetched page is delivered all the same.
             found = None
         else:
-            self._absence.found()
+            self.absence.found()
             doubtful.probe, doubtful.empty = probed.next_iterator, doubtful.empty + 1
             found = probed.records[0].sequence_number if probed.records else None
             if found is None and doubtful.probe is not None and doubtful.empty < _MAX_EMPTY_PROBES:

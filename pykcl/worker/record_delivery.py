@@ -10,7 +10,7 @@ from typing import Any
 from pykcl.errors import FatalError, PyKclError, SetupError, ShardGone, TemporaryError, Throttled
 from pykcl.events import NeverCheckpointed
 from pykcl.metrics import catalog
-from pykcl.model.absence import GONE_AFTER, Absence
+from pykcl.model.absence import GONE_AFTER
 from pykcl.model.checkpoint import Checkpoint
 from pykcl.model.lease import Lease, first_read
 from pykcl.model.record import Record, data_bytes
@@ -61,7 +61,6 @@ class RecordDelivery:
             lambda: self._number("lane_share"),
         )
         lease = held.lease
-        self._absence = Absence()
         self._began_at, self._batches, self._has_checked = lease.checkpoint, 0, False
         config = context.config
         self._behind: int | None = None
@@ -215,7 +214,7 @@ class RecordDelivery:
         self.drop()
 
     def _answered(self) -> None:
-        self._absence.found()
+        self._place.absence.found()
         self._context.expired_shards.found(self._held.key)
         self._context.has_read.set()
         self._context.failures.worked(Activity.READING, shard=self._held.key)
@@ -554,7 +553,7 @@ class RecordDelivery:
     def _gone(self) -> bool:
         """Return True if the shard is confirmed to be gone; if Kinesis still lists it, reading continues."""
         try:
-            self._scope.children = children_of_a_gone_shard(self._context, self._held, self._absence)
+            self._scope.children = children_of_a_gone_shard(self._context, self._held, self._place.absence)
         except TemporaryError as error:
             self._context.failures.failed(Activity.READING, error, shard=self._held.key)
             self._reader.reopen()

@@ -102,7 +102,7 @@ def end_shard(context: Context, held: HeldLease, children: tuple[Shard, ...]) ->
 def children_of_a_gone_shard(context: Context, held: HeldLease, absence: Absence) -> tuple[Shard, ...]:
     """Return the children of a shard that Kinesis does not know any more, provided that the stream is the same one.
 
-    absence: of the shard, from the first denial on, without a page of it in between. The present one is noted here.
+    absence: of the shard, as `ReadingPlace` keeps it. The present denial is noted here.
 
     A shard may be unknown because it is new: 1) GetRecords names the children of a shard; 2) their leases are made, and
     perhaps read by a worker that asks another host; 3) GetShardIterator and ListShards are answered by a host that has

@@ -307,6 +307,9 @@ class ShardReader:
                 raise
             self._open()
             return
+        # Of a shard that is gone Kinesis gives none. 1) One host gives an iterator, and another one denies the page;
+        # 2) that again, seconds later; 3) a listing lacks the shard: it is there all the same.
+        self._place.absence.found()
         self._place.opened(server_time)
 
 

@@ -7,7 +7,7 @@ import pytest
 from pykcl.errors import SetupError, StreamMissing, TableGone, TemporaryError
 from pykcl.events import DataLost, LeaseLost, LossReason
 from pykcl.local.errors import AwsError
-from pykcl.model.absence import Absence
+from pykcl.model.absence import GONE_AFTER, Absence
 from pykcl.model.checkpoint import Checkpoint
 from pykcl.model.lease import Lease
 from pykcl.model.shard import Shard, ShardListing
@@ -154,6 +154,34 @@ def test_a_shard_that_is_denied_once_and_not_listed_is_not_ended(new_fleet):
     fleet.kinesis.list_shards = without_the_first
     fleet.simulation.sleep(1.0)
     fleet.kinesis.list_shards = truth
+    fleet.wait_delivered(fleet.put(20))
+    assert worker.failure is None
+    assert not fleet.happened(DataLost)
+
+
+def test_a_shard_that_gives_iterators_is_not_gone_though_pages_are_denied_for_seconds(new_fleet):
+    """1) A host denies the shard to GetRecords, and another one gives an iterator; 2) that again; 3) it is not listed."""
+    fleet = new_fleet(shards=3)
+    worker = fleet.start("w1")
+    fleet.wait_delivered(fleet.put(20))
+    first = fleet.open_shards()[0]
+    denied = []
+
+    def fault(operation, stream, shard):
+        if operation == "GetRecords" and shard == first:
+            denied.append(fleet.simulation.now)
+            raise AwsError("ResourceNotFoundException", "not found")
+
+    truth = fleet.kinesis.list_shards
+
+    def without_the_first(stream, shard_filter=None, operation="ListShards"):
+        listed = truth(stream, shard_filter, operation)
+        return [each for each in listed if operation is None or each.shard_id != first]
+
+    fleet.kinesis.fault, fleet.kinesis.list_shards = fault, without_the_first
+    fleet.wait(lambda: denied and fleet.simulation.now - denied[0] > 3 * GONE_AFTER, 60.0)
+    assert len(denied) > 2
+    fleet.kinesis.fault, fleet.kinesis.list_shards = None, truth
     fleet.wait_delivered(fleet.put(20))
     assert worker.failure is None
     assert not fleet.happened(DataLost)
