@@ -14,6 +14,7 @@ import resource
 import sys
 import threading
 import time
+from contextlib import suppress
 from typing import Any
 
 from benchmarks.server_process import local_command
@@ -98,7 +99,8 @@ def _cpu_by_kind() -> dict[str, float]:
             "heartbeats" if "renewer" in thread.name else "manager" if "manager" in thread.name else "other"
         )
         kind = "reading" if "shardId" in thread.name or thread.name == "pykcl-reads" else kind
-        with open(f"/proc/self/task/{thread.native_id}/schedstat") as spent:
+        # A thread may end while it is asked.
+        with suppress(OSError), open(f"/proc/self/task/{thread.native_id}/schedstat") as spent:
             found[kind] = found.get(kind, 0.0) + int(spent.read().split()[0]) / 1e9
     return found
 

@@ -514,11 +514,11 @@ class Accumulator:
         return outcomes + self._add_again(waiting, now)
 
     def shard_of(self, hash_key: int) -> str | None:
-        """Return the open shard of a hash key, by the listing; None without one."""
-        return None if self._map is None else self._map.shard_of(hash_key)
+        """Return the open shard of a hash key, by the listing; None without one, or where keys are ignored."""
+        return None if self._map is None or self.ignores_keys else self._map.shard_of(hash_key)
 
     def _queue_of(self, hash_key: int, now: float) -> ShardQueue:
-        shard_id = self.shard_of(hash_key) or ""
+        shard_id = "" if self._map is None else self._map.shard_of(hash_key) or ""
         queue = self._queues.get(shard_id)
         if queue is None:
             if self._map is not None and not shard_id:

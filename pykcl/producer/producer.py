@@ -354,7 +354,10 @@ class ProducerBase:
 
     @property
     def pending(self) -> int:
-        """Number of records that were put and whose outcome is not known."""
+        """Number of records that were put and whose outcome is not known.
+
+        A record is counted for a moment longer than its future is pending; once `flush` has returned, 0 is exact.
+        """
         return 0 if self._delivery is None else self._own_delivery().pending
 
     def shard_of(self, partition_key: str, explicit_hash_key: int | str | None = None) -> str | None:

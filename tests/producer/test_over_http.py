@@ -97,6 +97,7 @@ def test_many_tasks_put_and_await_over_a_wire_that_fails(aws, orders, client):
             kinds = ("throttle", "error", "reset-before")
             aws.faults.replace([FaultRule(kind, "kinesis", "PutRecords", times=1) for kind in kinds])
             await asyncio.gather(*(program(producer, name) for name in (b"a", b"b", b"c", b"d")))
+            await producer.flush()
             assert producer.pending == 0
 
     before = threading.enumerate()

@@ -693,7 +693,9 @@ def test_a_stream_that_begins_to_ignore_keys_is_an_event_once_where_the_producer
                 stage.sleep(1)
             if at == 99:
                 assert [event for event in stage.events if isinstance(event, KeysIgnored)] == []
+                assert producer.shard_of("0") is not None
                 stage.kinesis.set_distribution("auto", "AUTO")
+        assert producer.shard_of("0") is None
     assert [event.uses for event in stage.events if isinstance(event, KeysIgnored)] == uses
     assert seen_by_consumers(stage.kinesis, "auto").keys() == {b"%d" % at for at in range(300)}
 
