@@ -33,6 +33,8 @@ from typing import IO
 import pytest
 from doc_pages import ROOT, Block
 
+from pykcl.local import local_environment
+
 DEADLINE = 300.0
 _RUNS_ON = re.compile(r"pykcl (local|run|multilangd)\b|python orders\.py$")
 _INSTALLS = re.compile(r"pip install 'pykcl\[(\w+)\]'")
@@ -161,6 +163,10 @@ class Session:
                 self._terminals[terminal].send(signal.SIGINT)
             elif line.strip(" …"):
                 self._terminals[terminal].wait_for(line)
+                if line.startswith("export "):
+                    # Pages leave out the others, and what is printed elsewhere may be read before them.
+                    for name in local_environment(""):
+                        self._terminals[terminal].wait_for(f"export {name}=…")
                 self._learn_exports(terminal)
 
     def _command(self, terminal: int, command: str) -> None:
